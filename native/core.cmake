@@ -1,0 +1,22 @@
+# The kernel library: no dependency but the compiler and threads. Shared by the Python module and the native tests.
+find_package(Threads REQUIRED)
+
+set(CORE_DIR ${CMAKE_CURRENT_LIST_DIR})
+add_library(online_softmax_core STATIC
+  ${CORE_DIR}/dispatch.cpp ${CORE_DIR}/driver.cpp ${CORE_DIR}/pool.cpp ${CORE_DIR}/memory.cpp
+  ${CORE_DIR}/isa/scalar.cpp)
+target_include_directories(online_softmax_core PUBLIC ${CORE_DIR})
+target_link_libraries(online_softmax_core PUBLIC Threads::Threads)
+# Contraction off: the kernels write each fused multiply-add by hand, and the scalar ones count on two roundings.
+target_compile_options(online_softmax_core PRIVATE -Wall -Wextra -ffp-contract=off -fno-math-errno -fno-exceptions)
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+  target_sources(online_softmax_core PRIVATE ${CORE_DIR}/isa/avx2.cpp ${CORE_DIR}/isa/avx512.cpp)
+  set_source_files_properties(${CORE_DIR}/isa/avx2.cpp PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+  set_source_files_properties(${CORE_DIR}/isa/avx512.cpp PROPERTIES
+    COMPILE_OPTIONS "-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mf16c;-mprefer-vector-width=512")
+  target_compile_definitions(online_softmax_core PRIVATE OSM_X86=1)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|ARM64")
+  target_sources(online_softmax_core PRIVATE ${CORE_DIR}/isa/neon.cpp)
+  target_compile_definitions(online_softmax_core PRIVATE OSM_ARM=1)
+endif()
