@@ -1,0 +1,1 @@
+"""What floating-point arithmetic allows: error bounds. Imports nothing of this package."""
