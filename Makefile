@@ -1,0 +1,102 @@
+# Every target is complete on a machine that has Python 3.11+ (with venv), a C++ compiler, make and a package index:
+# it makes the environment it needs under .venv, installs, and runs. Stamp files make a second run quick; the package
+# is reinstalled when its sources change.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := -m pip install --quiet --disable-pip-version-check
+REQUIREMENTS := $(PYTHON) scripts/requirements.py
+
+# `make bench QUICK=1` only tries the harness.
+BENCH_FLAGS := $(if $(QUICK),--quick)
+
+SOURCES := CMakeLists.txt pyproject.toml LICENSE $(wildcard README.md) \
+  $(shell find native src -type f ! -path 'native/tests/*' ! -path '*/__pycache__/*' ! -name '*.so')
+NATIVE_FILES = $(shell find native -name '*.cpp' -o -name '*.h')
+CMAKE := $(shell command -v cmake || echo $(VENV)/native/bin/cmake)
+CMAKE_READY := $(if $(filter $(VENV)/%,$(CMAKE)),$(VENV)/native/.ready)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test bench lint format sanitize wheel check-neon check-avx2 clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.package $(VENV)/.extra-plots ## the main job: report on real scores and on 8192 x 4096, then a run
+	$(BIN)/online-softmax report examples/attention_scores.npy
+	$(BIN)/online-softmax report --rows 8192 --cols 4096 --dtype float32
+	@mkdir -p out
+	$(BIN)/online-softmax run examples/attention_scores.npy -o out/attention_probabilities.npy
+
+test: $(VENV)/.package $(VENV)/.extra-test ## the test suite
+	$(BIN)/pytest
+
+bench: $(VENV)/.package $(VENV)/.extra-bench ## ratios to the peers and to this machine's ceilings; JSON, table and figure
+	$(BIN)/python -m benchmarks.bench $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.small_calls $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.busy_core $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.table $(BENCH_FLAGS)
+
+lint: $(VENV)/lint/.ready ## ruff, mypy --strict, clang-format
+	$(VENV)/lint/bin/ruff check .
+	$(VENV)/lint/bin/ruff format --check .
+	$(VENV)/lint/bin/mypy --strict src
+	$(VENV)/lint/bin/clang-format --dry-run --Werror $(NATIVE_FILES)
+
+format: $(VENV)/lint/.ready ## put every file in the form that lint asks for
+	$(VENV)/lint/bin/ruff check --fix-only --quiet .
+	$(VENV)/lint/bin/ruff format .
+	$(VENV)/lint/bin/clang-format -i $(NATIVE_FILES)
+
+sanitize: $(CMAKE_READY) ## the native tests under the address and undefined-behaviour sanitizers
+	$(CMAKE) -S native/tests -B build/sanitize -DCMAKE_BUILD_TYPE=Debug -DSANITIZE=ON
+	$(CMAKE) --build build/sanitize --parallel
+	build/sanitize/native_tests
+
+wheel: $(VENV)/wheel/.ready ## a manylinux wheel in wheelhouse/, as auditwheel sees it
+	rm -rf dist wheelhouse
+	$(VENV)/wheel/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	PATH="$(abspath $(VENV)/wheel/bin):$$PATH" $(VENV)/wheel/bin/auditwheel repair --wheel-dir wheelhouse dist/*.whl
+	$(VENV)/wheel/bin/auditwheel show wheelhouse/*.whl
+	@ls -l wheelhouse
+
+check-neon: $(CMAKE_READY) ## the native tests built for arm64 and run under qemu
+	CMAKE="$(CMAKE)" scripts/check_neon.sh
+
+check-avx2: $(CMAKE_READY) ## the native tests on an emulated CPU that has AVX2 and nothing newer
+	CMAKE="$(CMAKE)" scripts/check_avx2.sh
+
+clean: ## remove what the targets made, the environments too
+	rm -rf $(VENV) build dist wheelhouse out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find benchmarks scripts src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- environments ----------------------------------------------------------------------------------------------------
+# .venv holds the package and its extras. The tools live in .venv/lint, .venv/wheel and .venv/native, so that what mypy
+# sees never depends on which extras happen to be installed.
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "make: $(PYTHON) is older than 3.11; name another one: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.package: $(SOURCES) | $(VENV)/.made
+	$(BIN)/python $(PIP) .
+	@touch $@
+
+$(VENV)/.extra-%: pyproject.toml scripts/requirements.py | $(VENV)/.made
+	$(REQUIREMENTS) project extra:$* > $@.txt
+	$(BIN)/python $(PIP) -r $@.txt
+	@touch $@
+
+# mypy needs the run-time dependencies' types; the other tools need themselves alone.
+$(VENV)/lint/.ready: GROUPS := project group:lint
+$(VENV)/wheel/.ready: GROUPS := group:wheel
+$(VENV)/native/.ready: GROUPS := group:native
+$(VENV)/%/.ready: pyproject.toml scripts/requirements.py | $(VENV)/.made
+	$(PYTHON) -m venv $(VENV)/$*
+	$(REQUIREMENTS) $(GROUPS) > $(VENV)/$*/requirements.txt
+	$(VENV)/$*/bin/python $(PIP) -r $(VENV)/$*/requirements.txt
+	@touch $@
