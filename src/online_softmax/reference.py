@@ -82,7 +82,7 @@ def logsumexp(
         taken = _as_rows(np.where(keep, weights, 0), _axes(axis, array.ndim)).astype(_Wide)
         lse, sign = _weighted(rows, taken, m)
     shape = _kept_shape(array.shape, _axes(axis, array.ndim), keepdims)
-    found = [np.asarray(a, dtype=np.float64).reshape(shape) for a in (lse, sign)]
+    found = [_narrow(a).reshape(shape) for a in (lse, sign)]
     if return_sign:
         return found[0][()], found[1][()]
     return np.where(found[1] < 0, np.nan, found[0])[()]
@@ -123,7 +123,7 @@ def state(x: ArrayLike, axis: Axis = -1, *, where: ArrayLike | None = None) -> t
     s = np.where(m[..., 0] == np.inf, (rows == np.inf).sum(axis=-1), s)
     array = np.asarray(x)
     shape = _kept_shape(array.shape, _axes(axis, array.ndim), False)
-    return m.astype(np.float64).reshape(shape)[()], s.astype(np.float64).reshape(shape)[()]
+    return _narrow(m).reshape(shape)[()], _narrow(s).reshape(shape)[()]
 
 
 def _maximum(rows: Array) -> Array:
@@ -176,10 +176,16 @@ def _rows(x: ArrayLike, axis: Axis, where: ArrayLike | None) -> tuple[Array, Arr
     kept = [a for a in range(array.ndim) if a not in axes]
 
     def back(result: Array) -> Array:
-        moved = result.astype(np.float64).reshape([array.shape[a] for a in (*kept, *axes)])
+        moved = _narrow(result).reshape([array.shape[a] for a in (*kept, *axes)])
         return np.ascontiguousarray(moved.transpose(np.argsort((*kept, *axes)))).reshape(array.shape)
 
     return rows, keep, back
+
+
+def _narrow(result: Array) -> Array:
+    """float64: a difference past its range, as in the log_softmax of -1e308 beside 1e308, becomes -inf."""
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(result).astype(np.float64)
 
 
 def _as_rows(array: Array, axes: tuple[int, ...]) -> Array:

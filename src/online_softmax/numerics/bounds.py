@@ -24,6 +24,7 @@ merges are derived in the docstrings.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -55,17 +56,25 @@ def rounding_error(value: ArrayLike, dtype: DTypeLike) -> Array:
     return np.asarray(np.maximum(unit_roundoff(dtype) * magnitude, smallest_subnormal(dtype) / 2))
 
 
-def pairwise_depth(n: int, *, leaf: int = 128, lanes: int = 8) -> int:
+@cache
+def pairwise_depth(n: int) -> int:
     """Most additions any term goes through in numpy's pairwise sum of n adjacent entries.
 
-    Up to `leaf` entries are added in `lanes` running sums, these by a tree, the remainder at the end; more
-    are halved first, each half rounded to whole `lanes` (numpy's documentation of `numpy.sum` names the
-    scheme).
+    Up to 128 entries are added in 8 running sums, these by a tree of 3 levels, the remainder at the end; more
+    are halved first, each half rounded to a multiple of 8. One addition more joins the sum to the start
+    value. (numpy's documentation of `numpy.sum` names the scheme.)
     """
-    # Rounding the halves lets a piece exceed its even share by less than 2 * lanes.
-    halvings = (max(1, -(-n // (leaf - 2 * lanes))) - 1).bit_length()
-    tree_of_lanes = (lanes - 1).bit_length()
-    return halvings + min(n, leaf) // lanes + tree_of_lanes + lanes
+    return _pairwise(n) + 1
+
+
+@cache
+def _pairwise(n: int) -> int:
+    if n < 8:
+        return n
+    if n <= 128:
+        return (n // 8 - 1) + 3 + n % 8
+    half = n // 2 - n // 2 % 8
+    return 1 + max(_pairwise(half), _pairwise(n - half))
 
 
 def batch_eta(n: int, *, u: float, e: float, depth: int) -> Array:
