@@ -1,0 +1,235 @@
+"""softmax, log_softmax, logsumexp and softmax_topk of NumPy arrays.
+
+Arguments common to all four:
+
+x
+    Real numbers of any shape, strides, alignment and byte order; also lists and scalars. Served as they
+    are: float64, float32, float16 and, from ml_dtypes, bfloat16, float8_e4m3fn, float8_e5m2 (computed in
+    float32). Integers and bool count as float64. Complex, longdouble, object and string arrays, and masked
+    arrays, raise TypeError.
+axis, dim
+    One argument under two names: an int, a tuple of ints, or (axis only) None for all axes together.
+order
+    "row": a row's bits depend on the row, the format, the instruction set and the algorithm alone.
+algorithm, precision, isa, threads
+    Force a choice that is otherwise made from the sizes and the machine; `online_softmax.info()` lists what
+    there is. "naive" takes no maximum out and overflows early: it is there to be compared with.
+    `precision="fast"` may be off by up to one ulp of a 16-bit format; "exact" rounds once.
+
+A row with a NaN is NaN throughout. One with +inf has softmax and log_softmax NaN, logsumexp +inf; one of
+-inf alone has NaN, NaN and -inf. Nothing to sum, by an empty axis or by `where=`, gives logsumexp -inf. All
+lse are natural logs. The law in use (one mergeable pair, maximum and shifted sum): Milakov and Gimelshein
+2018, arXiv:1805.02867.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _core, cpu, state
+from . import checks
+from .checks import LAST_AXIS, Array
+
+# Identity tests against these keep the way to the small-call path at a fraction of a microsecond.
+_ndarray = np.ndarray
+_MINUS_ONE = -1
+_AUTO = "auto"
+_EXACT = "exact"
+_ROW = "row"
+
+
+class TopK(NamedTuple):
+    """Result of `softmax_topk`."""
+
+    values: Array
+    indices: Array
+    lse: Array
+
+
+class SoftmaxState(state.SoftmaxState):
+    """`online_softmax.state.SoftmaxState` whose block states come from the native core."""
+
+    @classmethod
+    def _block_state(cls, x: Array, axes: tuple[int, ...], where: Array | None) -> tuple[Array, Array]:
+        return cpu.state(checks.aligned(x), axes, where=where)
+
+
+def softmax(
+    x: Any, axis: Any = LAST_AXIS, *, dim: Any = None, where: Any = None, out: Array | None = None,
+    dtype: Any = None, algorithm: str = "auto", precision: str = "exact", order: str = "row",
+    isa: str | None = None, threads: int | None = None,
+) -> Array:  # fmt: skip
+    """exp(x) / sum(exp(x)) over `axis`: an array of x's shape in [0, 1].
+
+    Args:
+        where: bool, broadcastable to x's shape: True takes part. The rest is never read into arithmetic and
+            gives 0; a row with nothing left gives zeros.
+        out: array of x's shape and the result's format, written and returned: x itself, or memory apart
+            from it.
+        dtype: format of the result; x is rounded to it first. Default: x's own, float64 for integers.
+
+    Raises:
+        TypeError: x, axis, where, out, dtype, threads of a wrong kind.
+        ValueError: axis out of range or twice; axis and dim both given; where not broadcastable; out of
+            another shape, read-only, or overlapping x in part; an unknown algorithm, precision, order or
+            isa.
+
+    Cost: one read of x from memory while a row fits a core's cache, two beyond, and one write. Two
+    exponentials an element at most. No temporary, but a copy of x where it has to be converted.
+    """
+    if (
+        type(x) is _ndarray and (axis is LAST_AXIS or axis is _MINUS_ONE) and algorithm is _AUTO
+        and where is None and dtype is None and dim is None and isa is None and threads is None
+        and precision is _EXACT and order is _ROW
+    ):  # fmt: skip
+        if out is None:
+            small: Array | None = _core.softmax_small(x)
+            if small is not None:
+                return small
+        elif _core.softmax_small_out(x, out):
+            return out
+    return _rows(x, axis, dim, where, out, dtype, order, False, (algorithm, precision, isa, threads))
+
+
+def log_softmax(
+    x: Any, axis: Any = LAST_AXIS, *, dim: Any = None, where: Any = None, out: Array | None = None,
+    dtype: Any = None, algorithm: str = "auto", precision: str = "exact", order: str = "row",
+    isa: str | None = None, threads: int | None = None,
+) -> Array:  # fmt: skip
+    """x - logsumexp(x) over `axis`, without the cancellation of that formula: 0 at most,
+    of x's shape.
+
+    Arguments, errors and cost as for `softmax`; what `where` leaves out gives -inf (NaN in float8_e4m3fn,
+    which has no infinity). Near 0 the result keeps its relative accuracy: the largest term is taken out of
+    the sum (log1p).
+    """
+    if (
+        type(x) is _ndarray and (axis is LAST_AXIS or axis is _MINUS_ONE) and algorithm is _AUTO
+        and where is None and dtype is None and dim is None and isa is None and threads is None
+        and precision is _EXACT and order is _ROW
+    ):  # fmt: skip
+        if out is None:
+            small: Array | None = _core.log_softmax_small(x)
+            if small is not None:
+                return small
+        elif _core.log_softmax_small_out(x, out):
+            return out
+    return _rows(x, axis, dim, where, out, dtype, order, True, (algorithm, precision, isa, threads))
+
+
+def logsumexp(
+    x: Any, axis: Any = LAST_AXIS, *, dim: Any = None, b: Any = None, where: Any = None,
+    keepdims: bool = False, return_sign: bool = False, algorithm: str = "auto", order: str = "row",
+    isa: str | None = None, threads: int | None = None,
+) -> Any:  # fmt: skip
+    """log(sum(b * exp(x))) over `axis`: x's shape without the reduced axes, in x's format.
+
+    Args:
+        b: real weights, broadcastable to x's shape, default 1. An element of weight 0 drops out whatever x
+            holds there.
+        where: bool, broadcastable to x's shape: True takes part.
+        keepdims: keep each reduced axis with length 1.
+        return_sign: return the pair (log(abs(sum)), sign) with sign -1, 0 or 1; a negative sum
+            gives NaN otherwise.
+
+    Raises: as `softmax`; TypeError or ValueError for b alike.
+
+    Cost: one read of x. A scalar is returned where no axis is left.
+    """
+    if (
+        type(x) is _ndarray and (axis is LAST_AXIS or axis is _MINUS_ONE) and algorithm is _AUTO
+        and b is None and where is None and keepdims is False and return_sign is False and dim is None
+        and isa is None and threads is None and order is _ROW
+    ):  # fmt: skip
+        small = _core.logsumexp_small(x)
+        if small is not None:
+            return small
+    checks.order(order)
+    keepdims, return_sign = checks.flag(keepdims, "keepdims"), checks.flag(return_sign, "return_sign")
+    given = checks.array(x, "x")
+    target = checks.result_dtype(given.dtype, None)
+    over = checks.axes(axis, dim, given.ndim)
+    values, keep = checks.cast(given, checks.compute_dtype(target)), checks.mask(where, given.shape)
+    weights = checks.weights(b, given.shape)
+    choice = {"algorithm": algorithm, "isa": isa, "threads": threads}
+    if not over:
+        rows, (keep, weights) = _as_rows(values), map(_as_rows, (keep, weights))
+        lse, sign = cpu.logsumexp(rows, (given.ndim,), b=weights, where=keep, **choice)
+    else:
+        lse, sign = cpu.logsumexp(values, over, b=weights, where=keep, **choice)
+    if weights is not None and not return_sign:
+        lse = np.where(sign < 0, np.nan, lse)
+    found = [checks.cast(np.asarray(a), target) for a in ((lse, sign) if return_sign else (lse,))]
+    if keepdims:
+        found = [np.expand_dims(a, over) for a in found]
+    # a[()] makes a scalar of a 0-d array, as numpy's own reductions do, and leaves the others alone.
+    return (found[0][()], found[1][()]) if return_sign else found[0][()]
+
+
+def softmax_topk(
+    x: Any, k: int, axis: Any = LAST_AXIS, *, dim: Any = None, order: str = "row",
+    isa: str | None = None, threads: int | None = None,
+) -> TopK:  # fmt: skip
+    """The k largest softmax values over one axis, their indices, and the lse of the whole row, in one read
+    of x.
+
+    Returns: `TopK(values, indices, lse)`. values: probabilities in x's format, x's shape with k in place of
+    the axis, descending by logit, ties by the lower index (NaN counts as the largest). indices: int64, the
+    same shape. lse: x's shape without the axis; float32, or float64 where x is.
+
+    Raises: as `softmax`; ValueError for k outside 0 to the axis' length, and for a 0-d x.
+
+    Cost: one read of x, one exponential an element, and log(k) for each entry that is among the k largest
+    so far.
+    """
+    checks.order(order)
+    given = checks.array(x, "x")
+    target = checks.result_dtype(given.dtype, None)
+    over = checks.single_axis(axis, dim, given.ndim)
+    entries = checks.count(k, given.shape[over])
+    values = checks.cast(given, checks.compute_dtype(target))
+    top, indices, lse = cpu.topk(values, entries, over, isa=isa, threads=threads)
+    return TopK(checks.cast(top, target), indices, lse[()])
+
+
+def _rows(
+    x: Any,
+    axis: Any,
+    dim: Any,
+    where: Any,
+    out: Any,
+    dtype: Any,
+    order: Any,
+    log: bool,
+    choice: tuple[Any, ...],
+) -> Array:
+    """The general path of `softmax` and `log_softmax`."""
+    checks.order(order)
+    given = checks.array(x, "x")
+    target = checks.result_dtype(given.dtype, dtype)
+    over = checks.axes(axis, dim, given.ndim)
+    keep = checks.mask(where, given.shape)
+    # Against the caller's own x: `given` is a copy where bytes had to be swapped or aligned.
+    asked = checks.output(out, x if isinstance(x, np.ndarray) else given, target, keep)
+    compute = checks.compute_dtype(target)
+    values = checks.cast(given, target, compute)
+    direct = asked is not None and compute == target and asked.flags.aligned
+    result = asked if asked is not None and direct else cpu.empty(given.shape, compute, like=values)
+    algorithm, precision, isa, threads = choice
+    operands = (values, result) if over else (_as_rows(values), _as_rows(result))
+    cpu.softmax(
+        *operands, over or (given.ndim,), where=keep if over else _as_rows(keep), log=log,
+        isa=isa, algorithm=algorithm, threads=threads, precision=precision,
+    )  # fmt: skip
+    if asked is None:
+        return checks.cast(result, target)
+    if not direct:
+        asked[...] = checks.cast(result, target)
+    return out  # type: ignore[no-any-return]
+
+
+def _as_rows(a: Any) -> Any:
+    """A view in which every element is a row of its own: how 0-d arrays and `axis=()` reach the core."""
+    return None if a is None else a[..., None]

@@ -1,0 +1,38 @@
+"""Fixtures of the whole suite."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+#: Choices a developer's shell may hold would change what the tests run.
+CHOICES = ("ONLINE_SOFTMAX_ISA", "ONLINE_SOFTMAX_ALGORITHM", "ONLINE_SOFTMAX_THREADS")
+
+
+@pytest.fixture(autouse=True)
+def _no_choice_from_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in CHOICES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def fresh_python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a script in a new interpreter with warnings as errors, and returns its exit code and output."""
+
+    def run(script: str, *flags: str, timeout: float = 60, **env: str) -> subprocess.CompletedProcess[str]:
+        clean = {k: v for k, v in os.environ.items() if k not in CHOICES}
+        paths = [p for p in sys.path if p]
+        return subprocess.run(
+            [sys.executable, "-W", "error", *flags, "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env={**clean, "PYTHONPATH": os.pathsep.join(paths), **env},
+            check=False,
+        )
+
+    return run
