@@ -186,6 +186,7 @@ def test_the_reference_and_the_bounds_need_nothing_but_arrays() -> None:
     allowed = {
         "__future__",
         "collections",
+        "functools",
         "math",
         "operator",
         "typing",
