@@ -1,0 +1,363 @@
+// Kernels for a reduced axis whose elements are not adjacent but whose neighbours across the axis are: every lane is a
+// row of its own, no transposed copy, no horizontal step. Included inside an instruction set's namespace.
+
+constexpr int64_t kColsBlock = 16;    // elements of each column between updates of the running state
+constexpr int64_t kColsStrip = 1024;  // columns side by side whose states are kept at once
+// Columns up to this many bytes of exponentials a pair stay in cache between the passes.
+constexpr int64_t kColsKeep = 128 * 1024;
+
+// Lanes whose maximum is infinite get the pivot 0.
+template <class V>
+OSM_INLINE V guarded(V m) {
+  const V biggest = V::set(sizeof(typename V::Scalar) == 4 ? (typename V::Scalar)0x1.fffffep127 : (typename V::Scalar)0x1.fffffffffffffp1023);
+  const uint32_t odd = above(m, biggest) | above(sub(V::set(0), m), biggest);
+  return select(odd, V::set(0), m);
+}
+
+// ExpExact for lanes of any magnitude: far lanes (see Log2e::limit) are shifted first, exactly where it matters, so
+// that a lane's bits never depend on the lanes beside it.
+template <class T>
+struct LaneExp {
+  using V = typename Of<T>::V;
+  using S = typename Of<T>::S;
+  V shift;
+  ExpExact<V, Of<T>::kDegree> exp;
+  static OSM_INLINE V shift_of(V m) {
+    const V limit = V::set(Log2e<V>::limit);
+    return select(above(m, limit) | above(sub(V::set(0), m), limit), m, V::set(0));
+  }
+  OSM_INLINE explicit LaneExp(V m) : shift(shift_of(m)), exp(sub(m, shift_of(m))) {}
+  OSM_INLINE V operator()(V x) const { return exp(sub(x, shift)); }
+};
+template <class T>
+struct LaneMain {
+  using type = LaneExp<T>;
+};
+template <>
+struct LaneMain<bf16> {
+  using type = ExpLight<F32, 4>;
+};
+template <>
+struct LaneMain<f16> {
+  using type = ExpLight<F32, 4>;
+};
+
+// log of positive normal doubles (sums lie in [1/2, 2^63]), within 2 ulp: atanh series on [sqrt(1/2), sqrt(2)].
+OSM_INLINE F64 log_of(F64 a) {
+  F64 k = exponent_of(mul(a, F64::set(1.4142135623730951)));
+  // a / 2^k: the exponent k (an integer in the low bits of k + magic) is taken off.
+  F64 reduced = shift_exponent(a, sub(F64::set(0x1.8p52), k));
+  F64 t = div(sub(reduced, F64::set(1)), add(reduced, F64::set(1))), t2 = mul(t, t);
+  F64 q = F64::set(1.0 / 21);
+  for (int d = 19; d >= 3; d -= 2) q = fma(q, t2, F64::set(1.0 / d));
+  F64 twice = add(t, t);
+  F64 series = fma(mul(twice, t2), q, twice);
+  return fma(k, F64::set(0x1.62e42fefa39efp-1), fma(k, F64::set(0x1.abc9e3b39803fp-56), series));
+}
+
+// Sums of the lanes of one register, in double.
+template <class V>
+struct LaneSum;
+template <>
+struct LaneSum<F32> {
+  static constexpr bool kHalves = F32::W == 2 * F64::W;
+  F64 lo, hi;
+  OSM_INLINE LaneSum() : lo(F64::set(0)), hi(F64::set(0)) {}
+  OSM_INLINE void add_in(F32 a) { lo = add(lo, low_half(a)), hi = add(hi, high_half(a)); }
+  OSM_INLINE void rescale(F32 f) { lo = mul(lo, low_half(f)), hi = mul(hi, high_half(f)); }
+  OSM_INLINE void put(double* p) const {
+    store(p, lo);
+    if constexpr (kHalves) store(p + F64::W, hi);
+  }
+  OSM_INLINE void get(const double* p) {
+    lo = F64::load(p);
+    if constexpr (kHalves) hi = F64::load(p + F64::W);
+  }
+};
+template <>
+struct LaneSum<F64> {
+  F64 all;
+  OSM_INLINE LaneSum() : all(F64::set(0)) {}
+  OSM_INLINE void add_in(F64 a) { all = add(all, a); }
+  OSM_INLINE void rescale(F64 f) { all = mul(all, f); }
+  OSM_INLINE void put(double* p) const { store(p, all); }
+  OSM_INLINE void get(const double* p) { all = F64::load(p); }
+};
+
+// (x - m) - log(s), lane by lane; float in double, rounded once.
+template <class T>
+struct LaneLog {  // 16 bits
+  F32 m, log_s;
+  OSM_INLINE LaneLog(const float* max, const double* log_sum) : m(F32::load(max)) {
+    float t[F32::W];
+    for (int i = 0; i < F32::W; ++i) t[i] = (float)log_sum[i];
+    log_s = F32::load(t);
+  }
+  OSM_INLINE F32 operator()(F32 x) const { return sub(sub(x, m), log_s); }
+};
+template <>
+struct LaneLog<float> {
+  F64 m0, m1, s0, s1;
+  OSM_INLINE LaneLog(const float* max, const double* log_sum) {
+    F32 m = F32::load(max);
+    m0 = low_half(m), m1 = high_half(m), s0 = F64::load(log_sum);
+    s1 = LaneSum<F32>::kHalves ? F64::load(log_sum + F32::W - F64::W) : s0;
+  }
+  OSM_INLINE F32 operator()(F32 x) const { return narrow(sub(sub(low_half(x), m0), s0), sub(sub(high_half(x), m1), s1)); }
+};
+template <>
+struct LaneLog<double> {
+  F64 m, log_s;
+  OSM_INLINE LaneLog(const double* max, const double* log_sum) : m(F64::load(max)), log_s(F64::load(log_sum)) {}
+  OSM_INLINE F64 operator()(F64 x) const { return sub(sub(x, m), log_s); }
+};
+
+// What the lanes of a pair of registers need for their results, in lane order.
+template <class T>
+struct Lanes {
+  using V = typename Of<T>::V;
+  using S = typename Of<T>::S;
+  static constexpr int64_t P = pair_of<T>();
+  S m[P];             // true maxima
+  S high[P], low[P];  // 1/s in two parts; NaN in special lanes
+  double s[P];        // sums, scaled by the exp
+  double log_s[P];    // of the true sums; NaN in special lanes
+
+  void settle(bool logs) {
+    for (int64_t i = 0; i < P; ++i) {
+      const bool fine = ordinary((double)m[i], s[i]);
+      const double sum = fine ? s[i] : __builtin_nan(""), inverse = 1.0 / sum;
+      high[i] = (S)inverse;
+      low[i] = sizeof(S) == 8 ? (S)(inverse * __builtin_fma(-inverse, sum, 1.0)) : (S)(inverse - (double)high[i]);
+      log_s[i] = sum * unscale<T>();
+    }
+    if (!logs) return;
+    for (int64_t i = 0; i < P; i += F64::W) {
+      // NaN has no exponent to take off, so it is put back afterwards.
+      double one[F64::W];
+      for (int64_t k = 0; k < F64::W; ++k) one[k] = log_s[i + k] == log_s[i + k] ? log_s[i + k] : 1.0;
+      F64 r = log_of(F64::load(one));
+      store(one, r);
+      for (int64_t k = 0; k < F64::W; ++k)
+        if (log_s[i + k] == log_s[i + k]) log_s[i + k] = one[k];
+    }
+  }
+};
+
+// Place in memory of slot i of a loaded pair: bfloat16 pairs are split into even and odd places.
+template <class T>
+constexpr int64_t place_of(int64_t i) {
+  return i;
+}
+template <>
+constexpr int64_t place_of<bf16>(int64_t i) {
+  return i < F32::W ? 2 * i : 2 * (i - F32::W) + 1;
+}
+
+// State of one column by itself, where its lane turned out special.
+template <class T>
+RowState special_column(const char* x, int64_t step, int64_t length, double m, double s) {
+  if (m != kInf && s == s) return {-kInf, 0.0};
+  T some[64];
+  RowState all{-kInf, 0.0};
+  for (int64_t c = 0; c < length; c += 64) {
+    const int64_t n = length - c < 64 ? length - c : 64;
+    for (int64_t i = 0; i < n; ++i) some[i] = *(const T*)(x + (c + i) * step);
+    all = merged(all, segment(some, n));
+  }
+  return all;
+}
+
+template <class T>
+struct Cols {
+  using V = typename Of<T>::V;
+  using S = typename Of<T>::S;
+  using Main = typename LaneMain<T>::type;
+  using Sum = typename Of<T>::Sum;
+  static constexpr int64_t P = pair_of<T>();
+  static constexpr int64_t kLine = P * (int64_t)sizeof(T);
+  const ColsJob& job;
+  bool nt;
+
+  explicit Cols(const ColsJob& j) : job(j) {
+    nt = job.stream && (uintptr_t)job.y % 64 == 0 && job.y_step % 64 == 0 && kLine % kStreamAlign == 0;
+  }
+  bool writes() const { return job.op == Op::softmax || job.op == Op::log_softmax; }
+
+  OSM_INLINE void load(int64_t c, int64_t j, int64_t n, V& a, V& b) const {
+    const T* p = (const T*)(job.x + c * job.x_step) + j;
+    if (n == P)
+      load2(p, a, b);
+    else
+      load_some(p, n, a, b);
+  }
+  OSM_INLINE void put(int64_t c, int64_t j, int64_t n, V a, V b) const {
+    T* p = (T*)(job.y + c * job.y_step) + j;
+    if (n != P)
+      store_some(p, n, a, b);
+    else if (nt)
+      stream2(p, a, b);
+    else
+      store2(p, a, b);
+  }
+  OSM_INLINE void prefetch_line(int64_t c, int64_t j) const {
+    const char* p = job.x + c * job.x_step + j * (int64_t)sizeof(T);
+    for (int64_t b = 0; b < kLine; b += 64) prefetch(p + b);
+  }
+
+  void put_states(const Lanes<T>& k, int64_t j, int64_t n) const {
+    for (int64_t i = 0; i < P; ++i) {
+      const int64_t at = place_of<T>(i);
+      if (at >= n) continue;
+      const double m = (double)k.m[i], s = k.s[i];
+      const char* x = job.x + (j + at) * (int64_t)sizeof(T);
+      job.states[j + at] = ordinary(m, s) ? RowState{m, s * unscale<T>()} : special_column<T>(x, job.x_step, job.length, m, s);
+    }
+  }
+
+  // Results of elements [c0, c1) of the pair at j from x itself.
+  template <class E>
+  void map(int64_t c0, int64_t c1, int64_t j, int64_t n, const Lanes<T>& k) const {
+    const E e0(guarded(V::load(k.m))), e1(guarded(V::load(k.m + V::W)));
+    const V h0 = V::load(k.high), h1 = V::load(k.high + V::W), l0 = V::load(k.low), l1 = V::load(k.low + V::W);
+    for (int64_t c = c0; c < c1; ++c) {
+      V a, b;
+      load(c, j, n, a, b);
+      a = e0(a), b = e1(b);
+      put(c, j, n, fma(a, h0, mul(a, l0)), fma(b, h1, mul(b, l1)));
+    }
+  }
+  void logs(int64_t c0, int64_t c1, int64_t j, int64_t n, const Lanes<T>& k) const {
+    const LaneLog<T> r0(k.m, k.log_s), r1(k.m + V::W, k.log_s + V::W);
+    for (int64_t c = c0; c < c1; ++c) {
+      V a, b;
+      load(c, j, n, a, b);
+      put(c, j, n, r0(a), r1(b));
+    }
+  }
+
+  // ---- cached: a pair of registers wide, all of the column at once; x is read from memory once
+  template <class E, bool kKeep>
+  void sums(int64_t j, int64_t n, Lanes<T>& k, S* keep) const {
+    const E e0(guarded(V::load(k.m))), e1(guarded(V::load(k.m + V::W)));
+    LaneSum<V> t0, t1;
+    for (int64_t c = 0; c < job.length; c += kColsBlock) {
+      const int64_t stop = c + kColsBlock < job.length ? c + kColsBlock : job.length;
+      V s0 = V::set(0), s1 = s0;
+      for (int64_t i = c; i < stop; ++i) {
+        V a, b;
+        load(i, j, n, a, b);
+        a = e0(a), b = e1(b);
+        if constexpr (kKeep) store(keep + i * P, a), store(keep + i * P + V::W, b);
+        s0 = add(s0, a), s1 = add(s1, b);
+      }
+      t0.add_in(s0), t1.add_in(s1);
+    }
+    t0.put(k.s), t1.put(k.s + V::W);
+  }
+  void cached() const {
+    S* keep = (S*)job.scratch;
+    Lanes<T> k;
+    S lowest;
+    put_neg_inf(lowest);
+    for (int64_t j = 0; j < job.count; j += P) {
+      const int64_t n = job.count - j < P ? job.count - j : P;
+      V m0 = V::set(lowest), m1 = m0, a, b;
+      for (int64_t c = 0; c < job.length; ++c) {
+        load(c, j, n, a, b);
+        prefetch_line(c, j + P);
+        m0 = max(m0, a), m1 = max(m1, b);
+      }
+      store(k.m, m0), store(k.m + V::W, m1);
+      if (job.op != Op::softmax) {
+        sums<Sum, false>(j, n, k, nullptr);
+      } else {
+        sums<Main, true>(j, n, k, keep);
+      }
+      if (!writes()) {
+        put_states(k, j, n);
+        continue;
+      }
+      k.settle(job.op == Op::log_softmax);
+      if (job.op == Op::log_softmax) {
+        logs(0, job.length, j, n, k);
+        continue;
+      }
+      const V h0 = V::load(k.high), h1 = V::load(k.high + V::W), l0 = V::load(k.low), l1 = V::load(k.low + V::W);
+      for (int64_t c = 0; c < job.length; ++c) {
+        a = V::load(keep + c * P), b = V::load(keep + c * P + V::W);
+        put(c, j, n, fma(a, h0, mul(a, l0)), fma(b, h1, mul(b, l1)));
+      }
+    }
+  }
+
+  // ---- online: a strip of columns, block after block of their elements; memory is read along its lines
+  void push(int64_t c0, int64_t c1, int64_t j, int64_t n, Lanes<T>& k) const {
+    V before0 = V::load(k.m), before1 = V::load(k.m + V::W), m0 = before0, m1 = before1, a, b;
+    for (int64_t c = c0; c < c1; ++c) {
+      load(c, j, n, a, b);
+      m0 = max(m0, a), m1 = max(m1, b);
+    }
+    const V p0 = guarded(m0), p1 = guarded(m1);
+    const Sum e0(p0), e1(p1);
+    V s0 = V::set(0), s1 = s0;
+    for (int64_t c = c0; c < c1; ++c) {
+      load(c, j, n, a, b);
+      s0 = add(s0, e0(a)), s1 = add(s1, e1(b));
+    }
+    // The old sum under the new maximum: the law's rescale factor, for lanes where nothing rose exactly 1.
+    LaneSum<V> t0, t1;
+    const V back = V::set(Log2e<V>::unscale);
+    t0.get(k.s), t1.get(k.s + V::W);
+    t0.rescale(mul(e0(before0), back)), t1.rescale(mul(e1(before1), back));
+    t0.add_in(s0), t1.add_in(s1);
+    t0.put(k.s), t1.put(k.s + V::W);
+    store(k.m, m0), store(k.m + V::W, m1);
+  }
+  void online() const {
+    Lanes<T>* strip = (Lanes<T>*)job.scratch;
+    S lowest;
+    put_neg_inf(lowest);
+    for (int64_t j0 = 0; j0 < job.count; j0 += kColsStrip) {
+      const int64_t wide = job.count - j0 < kColsStrip ? job.count - j0 : kColsStrip;
+      const int64_t pairs = (wide + P - 1) / P;
+      for (int64_t p = 0; p < pairs; ++p)
+        for (int64_t i = 0; i < P; ++i) strip[p].m[i] = lowest, strip[p].s[i] = 0;
+      each_block([&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) { push(c0, c1, j, n, strip[p]); }, j0, pairs);
+      for (int64_t p = 0; p < pairs; ++p) {
+        const int64_t j = j0 + p * P, n = job.count - j < P ? job.count - j : P;
+        // Lanes of -inf alone have summed nothing but the floor.
+        if (writes())
+          strip[p].settle(job.op == Op::log_softmax);
+        else
+          put_states(strip[p], j, n);
+      }
+      if (job.op == Op::softmax)
+        each_block([&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) { map<Main>(c0, c1, j, n, strip[p]); }, j0, pairs);
+      else if (job.op == Op::log_softmax)
+        each_block([&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) { logs(c0, c1, j, n, strip[p]); }, j0, pairs);
+    }
+  }
+  template <class F>
+  void each_block(const F& f, int64_t j0, int64_t pairs) const {
+    for (int64_t c = 0; c < job.length; c += kColsBlock) {
+      const int64_t stop = c + kColsBlock < job.length ? c + kColsBlock : job.length;
+      for (int64_t p = 0; p < pairs; ++p) {
+        const int64_t j = j0 + p * P;
+        // The lines of this pair one block on are fetched while this block is worked on.
+        for (int64_t i = c + kColsBlock; i < stop + kColsBlock && i < job.length; ++i) prefetch_line(i, j);
+        f(c, stop, p, j, job.count - j < P ? job.count - j : P);
+      }
+    }
+  }
+};
+
+template <class T>
+void cols(const ColsJob& job) {
+  const Cols<T> c(job);
+  if (job.algorithm == Algorithm::cached)
+    c.cached();
+  else
+    c.online();
+  if (job.stream) fence();
+}

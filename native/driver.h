@@ -1,0 +1,53 @@
+// From strided arrays to kernels: joins axes, chooses rows, columns or packing, cuts the work for the threads.
+#pragma once
+#include <cstdint>
+
+#include "table.h"
+
+namespace osm {
+
+constexpr int kMaxDims = 64;
+constexpr int kAuto = -1;
+
+struct Problem {
+  Op op = Op::softmax;
+  Dtype dtype = Dtype::f32;
+  const Isa* isa = nullptr;
+  int algorithm = kAuto;  // or an Algorithm
+  bool fast = false;
+  int threads = 1;
+  int ndim = 0;
+  int64_t shape[kMaxDims] = {};
+  uint64_t reduced = 0;  // bit d: axis d is reduced
+  const char* x = nullptr;
+  int64_t x_strides[kMaxDims] = {};  // bytes, as all strides
+  char* y = nullptr;                 // softmax, log_softmax
+  int64_t y_strides[kMaxDims] = {};
+  const char* where = nullptr;  // one byte an element, or null
+  int64_t where_strides[kMaxDims] = {};
+  const char* weights = nullptr;  // double, Op::lse alone, or null
+  int64_t weights_strides[kMaxDims] = {};
+  // Op::lse: lse and, with weights, the sign; Op::state: m and s. In the order of the axes that are left, row-major.
+  double* first = nullptr;
+  double* second = nullptr;
+};
+
+void run(const Problem& problem);
+
+// Row-wise top-k along one axis: k values (probabilities) and places a row, and the row's lse. Row-major results.
+struct TopkProblem {
+  Problem rows;  // op, first, second unused
+  int64_t k = 0;
+  double* values = nullptr;
+  int64_t* places = nullptr;
+  double* lse = nullptr;
+};
+void run_topk(const TopkProblem& problem);
+
+// Softmax or log-softmax of a few rows that lie end to end, with no planning: for calls on a few thousand elements.
+void small_rows(const Isa& isa, Op op, Dtype dtype, const char* x, char* y, int64_t rows, int64_t cols);
+
+// What `auto` means for a row of this length.
+Algorithm choose_algorithm(Op op, Dtype dtype, int64_t cols);
+
+}  // namespace osm

@@ -1,0 +1,138 @@
+// Top-k, plain exponentials, the final logarithm and the memory probes. Included inside an instruction set's namespace.
+
+// Order of logits: NaN is the largest.
+OSM_INLINE bool beats(double a, double b) { return a > b || (a != a && b == b); }
+
+OSM_INLINE double as_double(float x) { return x; }
+OSM_INLINE double as_double(double x) { return x; }
+template <class T16>
+OSM_INLINE double as_double(T16 x) {
+  T16 pair[2 * F32::W] = {x};
+  F32 a, b;
+  load2(pair, a, b);
+  float first[F32::W];
+  store(first, a);
+  return first[0];
+}
+
+template <class T>
+void topk(const TopkJob& job) {
+  using V = typename Of<T>::V;
+  using S = typename Of<T>::S;
+  constexpr int64_t P = pair_of<T>();
+  const T* x = (const T*)job.x;
+  int64_t held = 0;
+  const auto insert = [&](double v, int64_t at) {
+    if (held == job.k && !beats(v, job.best[held - 1])) return;
+    int64_t i = held < job.k ? held++ : held - 1;
+    for (; i > 0 && beats(v, job.best[i - 1]); --i) job.best[i] = job.best[i - 1], job.index[i] = job.index[i - 1];
+    job.best[i] = v, job.index[i] = at;
+  };
+  for (int64_t i = 0; i < job.cols; i += P) {
+    const int64_t n = job.cols - i < P ? job.cols - i : P;
+    if (n == P && held == job.k) {
+      V a, b;
+      load2(x + i, a, b);
+      const V least = V::set((S)job.best[held - 1]);
+      if (!(above(a, least) | above(b, least))) continue;
+    }
+    for (int64_t q = 0; q < n; ++q) insert(as_double(x[i + q]), i + q);
+  }
+}
+
+template <class T>
+void exps(const T* x, double* e, int64_t n, double m) {
+  using V = typename Of<T>::V;
+  using S = typename Of<T>::S;
+  constexpr int64_t P = pair_of<T>();
+  for (int64_t i = 0; i < n; i += P) {
+    const int64_t here = n - i < P ? n - i : P;
+    V a, b;
+    if (here == P)
+      load2(x + i, a, b);
+    else
+      load_some(x + i, here, a, b);
+    const bool far = __builtin_fabs(m) >= Log2e<V>::limit;
+    if (far) {
+      const ExpFar<V, Of<T>::kDegree == 4 ? 6 : Of<T>::kDegree> f((S)m);
+      a = f(a), b = f(b);
+    } else {
+      const ExpExact<V, Of<T>::kDegree == 4 ? 6 : Of<T>::kDegree> f((S)m);
+      a = f(a), b = f(b);
+    }
+    S out[P];
+    store(out, a), store(out + V::W, b);
+    for (int64_t q = 0; q < P; ++q)
+      if (place_of<T>(q) < here) e[i + place_of<T>(q)] = (double)out[q] * unscale<T>();
+  }
+}
+
+// The polynomial and reduction of the kernels over the whole range, rounded into the subnormals and to infinity.
+void exp_f32(const float* x, float* y, int64_t n) {
+  constexpr int64_t P = pair_of<float>();
+  for (int64_t i = 0; i < n; i += P) {
+    F32 a, b;
+    if (n - i >= P) {
+      load2(x + i, a, b);
+      store2(y + i, exp_unshifted<F32, 6>(a), exp_unshifted<F32, 6>(b));
+    } else {
+      load_some(x + i, n - i, a, b);
+      store_some(y + i, n - i, exp_unshifted<F32, 6>(a), exp_unshifted<F32, 6>(b));
+    }
+  }
+}
+
+void finish(const RowState* states, double* lse, int64_t n) {
+  for (int64_t i = 0; i < n; i += F64::W) {
+    const int64_t here = n - i < F64::W ? n - i : F64::W;
+    double m[F64::W], s[F64::W], out[F64::W];
+    for (int64_t k = 0; k < F64::W; ++k) {
+      const bool fine = k < here && states[i + k].s >= 0x1p-1000 && states[i + k].s < kInf;
+      m[k] = fine ? states[i + k].m : 0.0, s[k] = fine ? states[i + k].s : 1.0;
+    }
+    store(out, add(F64::load(m), log_of(F64::load(s))));
+    for (int64_t k = 0; k < here; ++k) {
+      const RowState st = states[i + k];
+      if (st.s >= 0x1p-1000 && st.s < kInf && st.m != kInf)
+        lse[i + k] = out[k];
+      else if (st.s != st.s || st.m != st.m)
+        lse[i + k] = __builtin_nan("");
+      else
+        lse[i + k] = st.m + __builtin_log(st.s);
+    }
+  }
+}
+
+uint64_t probe_read(const char* src, int64_t bytes) {
+  uint64_t t0 = 0, t1 = 0, t2 = 0, t3 = 0;
+  for (int64_t i = 0; i + 256 <= bytes; i += 256) {
+    prefetch(src + i + 4 * kAhead), prefetch(src + i + 4 * kAhead + 64);
+    prefetch(src + i + 4 * kAhead + 128), prefetch(src + i + 4 * kAhead + 192);
+    t0 += read_line(src + i), t1 += read_line(src + i + 64), t2 += read_line(src + i + 128), t3 += read_line(src + i + 192);
+  }
+  return t0 + t1 + t2 + t3;
+}
+void probe_copy(const char* src, char* dst, int64_t bytes, bool nt) {
+  for (int64_t i = 0; i + 64 <= bytes; i += 64) {
+    prefetch(src + i + 4 * kAhead);
+    copy_line(src + i, dst + i, nt);
+  }
+  fence();
+}
+
+template <class T>
+constexpr Kernels kernels() {
+  return {
+      rows<T>,
+      cols<T>,
+      [](const char* x, int64_t n) { return segment((const T*)x, n); },
+      [](const char* x, int64_t n, double m, int64_t* equal) { return rest((const T*)x, n, m, equal); },
+      [](Op op, const char* x, char* y, int64_t n, RowState st, bool nt) {
+        alignas(64) char space[lines_bytes<T>()];
+        write_row(op, (const T*)x, (T*)y, n, st, store_kind<T>(nt, y, 0, n), space);
+        if (nt) fence();
+      },
+      [](const char* x, double* e, int64_t n, double m) { exps((const T*)x, e, n, m); },
+      topk<T>,
+  };
+}

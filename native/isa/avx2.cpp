@@ -1,0 +1,30 @@
+// The kernels for avx2. No header of the standard library but the C ones: an inline template kept from this object would
+// carry its instructions to CPUs that lack them.
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../table.h"
+
+namespace osm::isa_avx2 {
+namespace {
+
+#define OSM_INLINE inline __attribute__((always_inline))
+#include "../simd/avx2.h"
+
+#include "../exp.inl.h"
+#include "../rows.inl.h"
+#include "../batch.inl.h"
+#include "../cols.inl.h"
+#include "../extra.inl.h"
+
+bool usable() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }
+
+}  // namespace
+
+extern const Isa table;
+const Isa table = {
+    "avx2", usable, {kernels<float>(), kernels<double>(), kernels<f16>(), kernels<bf16>()}, finish, exp_f32, probe_read, probe_copy,
+};
+
+}  // namespace osm::isa_avx2

@@ -1,0 +1,30 @@
+// The kernels for neon. No header of the standard library but the C ones: an inline template kept from this object would
+// carry its instructions to CPUs that lack them.
+#include <arm_neon.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../table.h"
+
+namespace osm::isa_neon {
+namespace {
+
+#define OSM_INLINE inline __attribute__((always_inline))
+#include "../simd/neon.h"
+
+#include "../exp.inl.h"
+#include "../rows.inl.h"
+#include "../batch.inl.h"
+#include "../cols.inl.h"
+#include "../extra.inl.h"
+
+bool usable() { return true; }
+
+}  // namespace
+
+extern const Isa table;
+const Isa table = {
+    "neon", usable, {kernels<float>(), kernels<double>(), kernels<f16>(), kernels<bf16>()}, finish, exp_f32, probe_read, probe_copy,
+};
+
+}  // namespace osm::isa_neon

@@ -1,0 +1,148 @@
+#include "pool.h"
+
+#include <pthread.h>
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <vector>
+
+namespace osm {
+namespace {
+
+struct Job {
+  const std::function<void(int64_t)>* work;
+  int64_t items;
+  std::atomic<int64_t> next{0};
+};
+
+void claim_all(Job& job) {
+  for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.items;) (*job.work)(i);
+}
+
+class Pool {
+ public:
+  // False where another caller has the pool.
+  bool run(Job& job, int threads) {
+    std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
+    if (!turn.owns_lock()) return false;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      grow(threads - 1);
+      job_ = &job;
+      seats_ = threads - 1;
+      ++round_;
+    }
+    wake_.notify_all();
+    claim_all(job);
+    std::unique_lock<std::mutex> lock(mutex_);
+    job_ = nullptr;  // a thread that wakes late finds nothing; those inside finish their item
+    if (inside_ > 0) {
+      lock.unlock();
+      for (int spin = 0; spin < 20000 && inside_seen_.load(std::memory_order_acquire) > 0; ++spin) pause();
+      lock.lock();
+      done_.wait(lock, [this] { return inside_ == 0; });
+    }
+    return true;
+  }
+
+ private:
+  static void pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+
+  void grow(int wanted) {
+    while (count_ < wanted) {
+      std::thread([this] { serve(); }).detach();
+      ++count_;
+    }
+  }
+
+  void serve() {
+    uint64_t seen = 0;
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [&] { return round_ != seen; });
+      seen = round_;
+      Job* job = job_;
+      if (!job || seats_ == 0) continue;
+      --seats_;
+      ++inside_;
+      inside_seen_.store(inside_, std::memory_order_release);
+      lock.unlock();
+      claim_all(*job);
+      lock.lock();
+      --inside_;
+      inside_seen_.store(inside_, std::memory_order_release);
+      if (inside_ == 0) done_.notify_one();
+    }
+  }
+
+  std::mutex turn_, mutex_;
+  std::condition_variable wake_, done_;
+  Job* job_ = nullptr;
+  uint64_t round_ = 0;
+  int seats_ = 0, count_ = 0, inside_ = 0;
+  std::atomic<int> inside_seen_{0};
+};
+
+// Never destroyed: its threads may outlive static destruction. A forked child has none of them and starts afresh.
+std::atomic<Pool*> the_pool{nullptr};
+
+Pool& pool() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    the_pool = new Pool;
+    pthread_atfork(nullptr, nullptr, [] { the_pool = new Pool; });
+  });
+  return *the_pool;
+}
+
+struct Scratch {
+  void* memory = nullptr;
+  int64_t size = 0;
+  ~Scratch() { std::free(memory); }
+};
+thread_local Scratch scratch;
+
+}  // namespace
+
+void parallel_for(int64_t items, int threads, const std::function<void(int64_t)>& work) {
+  if (items <= 0) return;
+  if (threads > items) threads = (int)items;
+  Job job;
+  job.work = &work;
+  job.items = items;
+  if (threads <= 1 || !pool().run(job, threads)) claim_all(job);
+}
+
+int usable_cores() {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+#endif
+  const unsigned n = std::thread::hardware_concurrency();
+  return n ? (int)n : 1;
+}
+
+char* thread_scratch(int64_t bytes) {
+  if (scratch.size < bytes) {
+    std::free(scratch.memory);
+    scratch.size = 0;
+    const size_t size = ((size_t)bytes + 4095) / 4096 * 4096;
+    scratch.memory = std::aligned_alloc(4096, size);
+    if (!scratch.memory) throw std::bad_alloc();
+    scratch.size = (int64_t)size;
+  }
+  return (char*)scratch.memory;
+}
+
+}  // namespace osm

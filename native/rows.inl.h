@@ -1,0 +1,437 @@
+// Kernels for rows whose elements are adjacent. Included inside the namespace of an instruction set, after simd/*.h.
+//
+// Everything moves in pairs of registers (2W elements), the unit in which 16-bit formats are loaded. Sums are kept in
+// four accumulators of the row's working format for at most kBlock pairs and then folded into double, so a sum of any
+// length errs by a few units in the last place of the working format at the most.
+
+constexpr int64_t kBlock = 64;  // pairs between folds; also the grain of staging and prefetch
+constexpr int64_t kAhead = 4096;  // bytes of prefetch distance inside a sweep
+
+template <class T>
+struct Of {  // 16-bit formats
+  using V = F32;
+  using S = float;
+  using Main = ExpLight<F32, 4>;
+  using Sum = ExpLight<F32, 4>;
+  static constexpr int kDegree = 4;
+};
+template <>
+struct Of<float> {
+  using V = F32;
+  using S = float;
+  using Main = ExpExact<F32, 6>;
+  using Sum = ExpLight<F32, 6>;
+  static constexpr int kDegree = 6;
+};
+template <>
+struct Of<double> {
+  using V = F64;
+  using S = double;
+  using Main = ExpExact<F64, 11>;
+  using Sum = ExpFar<F64, 11>;
+  static constexpr int kDegree = 11;
+};
+
+template <class T>
+constexpr int64_t pair_of() {
+  return 2 * Of<T>::V::W;
+}
+
+constexpr double kInf = __builtin_inf();
+
+// exp2 of the scaled sums brought back.
+template <class T>
+constexpr double unscale() {
+  return (double)Log2e<typename Of<T>::V>::unscale;
+}
+
+// ---- loads and stores of pairs ------------------------------------------------------------------------------------
+
+OSM_INLINE void load2(const float* p, F32& a, F32& b) { a = F32::load(p), b = F32::load(p + F32::W); }
+OSM_INLINE void load2(const double* p, F64& a, F64& b) { a = F64::load(p), b = F64::load(p + F64::W); }
+OSM_INLINE void store2(float* p, F32 a, F32 b) { store(p, a), store(p + F32::W, b); }
+OSM_INLINE void store2(double* p, F64 a, F64 b) { store(p, a), store(p + F64::W, b); }
+OSM_INLINE void stream2(float* p, F32 a, F32 b) { stream(p, a), stream(p + F32::W, b); }
+OSM_INLINE void stream2(double* p, F64 a, F64 b) { stream(p, a), stream(p + F64::W, b); }
+
+OSM_INLINE void put_neg_inf(float& x) { x = -__builtin_inff(); }
+OSM_INLINE void put_neg_inf(double& x) { x = -__builtin_inf(); }
+OSM_INLINE void put_neg_inf(bf16& x) { x.bits = 0xff80; }
+OSM_INLINE void put_neg_inf(f16& x) { x.bits = 0xfc00; }
+OSM_INLINE void put_nan(float& x) { x = __builtin_nanf(""); }
+OSM_INLINE void put_nan(double& x) { x = __builtin_nan(""); }
+OSM_INLINE void put_nan(bf16& x) { x.bits = 0x7fc0; }
+OSM_INLINE void put_nan(f16& x) { x.bits = 0x7e00; }
+
+// The last elements of a row, 0 < n < 2W: -inf in the places past the end, which no memory stands behind.
+template <class T, class V>
+OSM_INLINE void load_some(const T* p, int64_t n, V& a, V& b) {
+  T full[2 * V::W];
+  for (int64_t i = 0; i < 2 * V::W; ++i) {
+    if (i < n)
+      full[i] = p[i];
+    else
+      put_neg_inf(full[i]);
+  }
+  load2(full, a, b);
+}
+template <class T, class V>
+OSM_INLINE void store_some(T* p, int64_t n, V a, V b) {
+  T full[2 * V::W];
+  store2(full, a, b);
+  for (int64_t i = 0; i < n; ++i) p[i] = full[i];
+}
+
+OSM_INLINE F64 widen_sum(F32 a) { return add(low_half(a), high_half(a)); }
+OSM_INLINE F64 widen_sum(F64 a) { return a; }
+
+// ---- 1/s and the last multiplication ---------------------------------------------------------------------------------
+
+// 1/s in two parts: high + low is good to twice the format, so dividing costs one rounding, as a true division would.
+template <class V>
+struct Scale {
+  V high, low;
+  OSM_INLINE explicit Scale(double sum) {  // sum as scaled by the exp
+    using S = typename V::Scalar;
+    const double inverse = 1.0 / sum;
+    high = V::set((S)inverse);
+    if constexpr (sizeof(S) == 8)
+      low = V::set(inverse * __builtin_fma(-inverse, sum, 1.0));
+    else
+      low = V::set((S)(inverse - (double)(S)inverse));
+  }
+  OSM_INLINE V operator()(V e) const { return fma(e, high, mul(e, low)); }
+};
+// For 16-bit results one rounding of float more is nothing.
+template <class V>
+struct ScaleLight {
+  V high;
+  OSM_INLINE explicit ScaleLight(double sum) : high(V::set((typename V::Scalar)(1.0 / sum))) {}
+  OSM_INLINE V operator()(V e) const { return mul(e, high); }
+};
+template <class T>
+struct ScaleOf {
+  using type = ScaleLight<F32>;
+};
+template <>
+struct ScaleOf<float> {
+  using type = Scale<F32>;
+};
+template <>
+struct ScaleOf<double> {
+  using type = Scale<F64>;
+};
+
+// (x - m) - log(s), never x - (m + log(s)): for equal logits of 1e8 the sum would round log(s) away.
+template <class T>
+struct LogShift {  // 16 bits: float carries more than the result keeps
+  F32 m, log_sum;
+  OSM_INLINE LogShift(double max, double log_s) : m(F32::set((float)max)), log_sum(F32::set((float)log_s)) {}
+  OSM_INLINE F32 operator()(F32 x) const { return sub(sub(x, m), log_sum); }
+};
+template <>
+struct LogShift<float> {  // float: in double, rounded once
+  F64 m, log_sum;
+  OSM_INLINE LogShift(double max, double log_s) : m(F64::set(max)), log_sum(F64::set(log_s)) {}
+  OSM_INLINE F32 operator()(F32 x) const {
+    return narrow(sub(sub(low_half(x), m), log_sum), sub(sub(high_half(x), m), log_sum));
+  }
+};
+template <>
+struct LogShift<double> {
+  F64 m, log_sum;
+  OSM_INLINE LogShift(double max, double log_s) : m(F64::set(max)), log_sum(F64::set(log_s)) {}
+  OSM_INLINE F64 operator()(F64 x) const { return sub(sub(x, m), log_sum); }
+};
+
+// ---- where results go ------------------------------------------------------------------------------------------------
+
+// Non-temporal stores must fill whole aligned lines. A row that starts elsewhere is put together in a buffer that has
+// the row's own offset inside a line, and leaves it line by line.
+template <class T>
+struct Lines {
+  char* line = nullptr;  // the line the buffer's start stands for
+  char* buffer = nullptr;
+  int64_t start = 0, fill = 0;
+  void begin(T* y, char* space) {
+    buffer = space;
+    start = fill = (int64_t)((uintptr_t)y & 63);
+    line = (char*)y - start;
+  }
+  OSM_INLINE T* place() { return (T*)(buffer + fill); }
+  void advance(int64_t bytes) {
+    fill += bytes;
+    const int64_t full = fill & ~(int64_t)63;
+    if (full == 0) return;
+    int64_t i = 0;
+    if (start) {
+      for (int64_t b = start; b < 64; ++b) line[b] = buffer[b];
+      start = 0, i = 64;
+    }
+    for (; i < full; i += 64) copy_line(buffer + i, line + i, true);
+    for (int64_t b = 0; b < fill - full; ++b) buffer[b] = buffer[full + b];
+    line += full, fill -= full;
+  }
+  void end() {
+    for (int64_t b = start; b < fill; ++b) line[b] = buffer[b];
+  }
+};
+template <class T>
+constexpr int64_t lines_bytes() {
+  return 128 + kBlock * pair_of<T>() * (int64_t)sizeof(T);
+}
+
+enum class Store { plain, stream, lines };
+
+template <Store how, class T, class V>
+OSM_INLINE void put2(T* p, V a, V b) {
+  if constexpr (how == Store::stream)
+    stream2(p, a, b);
+  else
+    store2(p, a, b);
+}
+
+template <class T>
+Store store_kind(bool wanted, const char* y, int64_t stride, int64_t cols) {
+  if (!wanted || sizeof(T) * (size_t)cols < 64) return Store::plain;
+  const bool aligned = (uintptr_t)y % 64 == 0 && stride % 64 == 0 && cols % pair_of<T>() == 0;
+  return aligned ? Store::stream : Store::lines;
+}
+
+// ---- the sweep ---------------------------------------------------------------------------------------------------------
+
+// One pass that serves up to three rows at once, so that reading, arithmetic and writing go on side by side and none
+// comes in bursts: the maximum of the row `next`, exponentials and sum of the row `cur` (kept in `keep` for softmax),
+// and the results of the row `prev`.
+enum class Write { none, scaled, mapped };
+
+template <class T, class E, class R>
+struct Sweep {
+  using S = typename Of<T>::S;
+  const T* next;  // maximum of these
+  const T* cur;   // exponentials of these
+  S* keep;        // null: sums only
+  const E& exp;
+  const S* kept;  // Write::scaled: exponentials of the row to write
+  const T* prev;  // Write::mapped: the row itself, `result` does the rest
+  const R& result;
+  T* y;
+};
+
+template <class T, class E, class R, bool kMax, bool kExp, bool kKeep, Write kWrite, Store kStore>
+OSM_INLINE void sweep_pair(const Sweep<T, E, R>& w, int64_t i, T* y, typename Of<T>::V& m0, typename Of<T>::V& m1,
+                           typename Of<T>::V& s0, typename Of<T>::V& s1) {
+  using V = typename Of<T>::V;
+  V a, b;
+  if constexpr (kMax) {
+    load2(w.next + i, a, b);
+    for (int64_t line = 0; line < pair_of<T>() * (int64_t)sizeof(T); line += 64)
+      prefetch((const char*)(w.next + i) + kAhead + line);
+    m0 = max(m0, a), m1 = max(m1, b);
+  }
+  if constexpr (kExp) {
+    load2(w.cur + i, a, b);
+    a = w.exp(a), b = w.exp(b);
+    s0 = add(s0, a), s1 = add(s1, b);
+    if constexpr (kKeep) store(w.keep + i, a), store(w.keep + i + V::W, b);
+  }
+  if constexpr (kWrite == Write::scaled) {
+    put2<kStore>(y, w.result(V::load(w.kept + i)), w.result(V::load(w.kept + i + V::W)));
+  } else if constexpr (kWrite == Write::mapped) {
+    if constexpr (!kMax)
+      for (int64_t line = 0; line < pair_of<T>() * (int64_t)sizeof(T); line += 64)
+        prefetch((const char*)(w.prev + i) + kAhead + line);
+    load2(w.prev + i, a, b);
+    put2<kStore>(y, w.result(a), w.result(b));
+  }
+}
+
+struct Swept {
+  double max, sum;
+};
+
+template <class T, class E, class R, bool kMax, bool kExp, bool kKeep, Write kWrite, Store kStore>
+Swept sweep(const Sweep<T, E, R>& w, int64_t cols, char* space) {
+  using V = typename Of<T>::V;
+  using S = typename Of<T>::S;
+  constexpr int64_t P = pair_of<T>();
+  S lowest;
+  put_neg_inf(lowest);
+  V m0 = V::set(lowest), m1 = m0;
+  F64 total = F64::set(0);
+  [[maybe_unused]] Lines<T> lines;
+  if constexpr (kWrite != Write::none && kStore == Store::lines) lines.begin(w.y, space);
+  const int64_t pairs = cols / P;
+  for (int64_t start = 0; start < pairs; start += kBlock) {
+    const int64_t stop = start + kBlock < pairs ? start + kBlock : pairs;
+    V s0 = V::set(0), s1 = s0, s2 = s0, s3 = s0;
+    T* y = w.y + start * P;
+    if constexpr (kWrite != Write::none && kStore == Store::lines) y = lines.place();
+    int64_t j = start;
+    for (; j + 2 <= stop; j += 2) {
+      sweep_pair<T, E, R, kMax, kExp, kKeep, kWrite, kStore>(w, j * P, y + (j - start) * P, m0, m1, s0, s1);
+      sweep_pair<T, E, R, kMax, kExp, kKeep, kWrite, kStore>(w, j * P + P, y + (j - start) * P + P, m0, m1, s2, s3);
+    }
+    if (j < stop)
+      sweep_pair<T, E, R, kMax, kExp, kKeep, kWrite, kStore>(w, j * P, y + (j - start) * P, m0, m1, s0, s1);
+    if constexpr (kExp) total = add(total, widen_sum(add(add(s0, s1), add(s2, s3))));
+    if constexpr (kWrite != Write::none && kStore == Store::lines) lines.advance((stop - start) * P * (int64_t)sizeof(T));
+  }
+  const int64_t done = pairs * P, left = cols - done;
+  if (left) {
+    V a, b;
+    if constexpr (kMax) {
+      load_some(w.next + done, left, a, b);
+      m0 = max(m0, a), m1 = max(m1, b);
+    }
+    if constexpr (kExp) {
+      load_some(w.cur + done, left, a, b);
+      a = w.exp(a), b = w.exp(b);
+      total = add(total, widen_sum(add(a, b)));
+      if constexpr (kKeep) store(w.keep + done, a), store(w.keep + done + V::W, b);
+    }
+    if constexpr (kWrite != Write::none) {
+      T* y = w.y + done;
+      if constexpr (kStore == Store::lines) y = lines.place();
+      if constexpr (kWrite == Write::scaled) {
+        a = w.result(V::load(w.kept + done)), b = w.result(V::load(w.kept + done + V::W));
+      } else {
+        load_some(w.prev + done, left, a, b);
+        a = w.result(a), b = w.result(b);
+      }
+      store_some(y, left, a, b);
+      if constexpr (kStore == Store::lines) lines.advance(left * (int64_t)sizeof(T));
+    }
+  }
+  if constexpr (kWrite != Write::none && kStore == Store::lines) lines.end();
+  return {kMax ? (double)hmax(max(m0, m1)) : 0.0, kExp ? hsum(total) : 0.0};
+}
+
+// Stand-ins where a sweep does not use its exp or result.
+struct NoExp {
+  template <class V>
+  OSM_INLINE V operator()(V x) const {
+    return x;
+  }
+};
+constexpr NoExp kNoExp{};
+
+template <class T>
+double row_max(const T* x, int64_t n) {
+  const Sweep<T, NoExp, NoExp> w{x, nullptr, nullptr, kNoExp, nullptr, nullptr, kNoExp, nullptr};
+  return sweep<T, NoExp, NoExp, true, false, false, Write::none, Store::plain>(w, n, nullptr).max;
+}
+
+// ---- special rows ------------------------------------------------------------------------------------------------------
+
+OSM_INLINE double pivot(double m) { return m == kInf || m == -kInf ? 0.0 : m; }
+
+// Repairs the state of a row whose maximum is infinite or whose sum is NaN: the maximum of a register may have dropped
+// a NaN that came before it, and at +inf the sum says nothing.
+template <class T>
+__attribute__((noinline)) RowState special(const T* x, int64_t n, double m, double sum) {
+  using V = typename Of<T>::V;
+  using S = typename Of<T>::S;
+  if (sum != sum && m != kInf) return {__builtin_nan(""), __builtin_nan("")};
+  if (m != m) return {m, m};
+  if (m != kInf) return {-kInf, 0.0};
+  int64_t infinite = 0;
+  bool nan = false;
+  const V top = V::set((S)kInf);
+  const int64_t P = pair_of<T>();
+  for (int64_t i = 0; i < n; i += P) {
+    V a, b;
+    if (i + P <= n)
+      load2(x + i, a, b);
+    else
+      load_some(x + i, n - i, a, b);
+    nan |= above(a, top) || above(b, top);
+    infinite += count_equal(a, top) + count_equal(b, top);
+  }
+  if (nan) return {__builtin_nan(""), __builtin_nan("")};
+  return {kInf, (double)infinite};
+}
+
+OSM_INLINE bool ordinary(double m, double s) { return m < kInf && m > -kInf && s == s; }
+
+template <class T>
+void fill_nan(T* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) put_nan(y[i]);
+}
+
+// ---- state of a segment ----------------------------------------------------------------------------------------------
+
+// One read: the maximum of block b + 1 is taken while the exponentials of block b are summed.
+template <class T>
+RowState segment(const T* x, int64_t n) {
+  using E = typename Of<T>::Sum;
+  constexpr int64_t block = kBlock * pair_of<T>();
+  double m = -kInf, s = 0;
+  double coming = row_max(x, n < block ? n : block);
+  for (int64_t i = 0; i < n; i += block) {
+    if (coming > m) {
+      if (m != -kInf)
+        s *= __builtin_exp(m - coming);
+      else if (s == s)
+        s = 0;  // only -inf so far
+      m = coming;
+    }
+    const int64_t here = n - i < block ? n - i : block;
+    const int64_t there = n - i - here < block ? n - i - here : block;
+    const E e((typename Of<T>::S)pivot(m));
+    const Sweep<T, E, NoExp> w{x + i + block, x + i, nullptr, e, nullptr, nullptr, kNoExp, nullptr};
+    if (there == block) {
+      const Swept r = sweep<T, E, NoExp, true, true, false, Write::none, Store::plain>(w, block, nullptr);
+      coming = r.max, s += r.sum;
+    } else {
+      s += sweep<T, E, NoExp, false, true, false, Write::none, Store::plain>(w, here, nullptr).sum;
+      if (there) coming = row_max(x + i + block, there);
+    }
+  }
+  if (!ordinary(m, s)) return special(x, n, m, s);
+  return {m, s * unscale<T>()};
+}
+
+// Merge of two states in double: the law of state.h, written here so that no foreign code enters this object.
+OSM_INLINE RowState merged(RowState a, RowState b) {
+  const double m = a.m > b.m || a.m != a.m ? a.m : b.m;
+  const double p = pivot(m);
+  if (m == kInf) {
+    if (a.s != a.s || b.s != b.s) return {__builtin_nan(""), __builtin_nan("")};
+    return {m, (a.m == m ? a.s : 0.0) + (b.m == m ? b.s : 0.0)};
+  }
+  const double s = a.s * __builtin_exp(a.m - p) + b.s * __builtin_exp(b.m - p);
+  return {s != s ? s : m, s};
+}
+
+template <class T>
+RowState row_state(const T* x, int64_t n) {
+  RowState state{-kInf, 0.0};
+  for (int64_t i = 0; i < n; i += kSegment) {
+    const RowState piece = segment(x + i, n - i < kSegment ? n - i : kSegment);
+    state = i ? merged(state, piece) : piece;
+  }
+  return state;
+}
+
+template <class T>
+RowState rest(const T* x, int64_t n, double m, int64_t* equal) {
+  using V = typename Of<T>::V;
+  using S = typename Of<T>::S;
+  const ExpFar<V, Of<T>::kDegree> e((S)m);
+  const V top = V::set((S)m);
+  F64 total = F64::set(0);
+  int64_t count = 0;
+  const int64_t P = pair_of<T>();
+  for (int64_t i = 0; i < n; i += P) {
+    V a, b;
+    if (i + P <= n)
+      load2(x + i, a, b);
+    else
+      load_some(x + i, n - i, a, b);
+    count += count_equal(a, top) + count_equal(b, top);
+    total = add(total, widen_sum(add(keep_unequal(e(a), a, top), keep_unequal(e(b), b, top))));
+  }
+  *equal = count;
+  return {m, hsum(total) * unscale<T>()};
+}

@@ -1,0 +1,43 @@
+// Runs every kernel of every instruction set this CPU has over the awkward sizes, on buffers of the exact size.
+//
+//   native_tests [--expect ISA]     ISA: the instruction set that must be chosen first on this machine
+#include <cstdio>
+#include <cstring>
+
+#include "truth.h"
+
+namespace tests {
+
+Tally tally;
+
+void Tally::check(bool good, const std::string& what) {
+  ++(good ? passed : failed);
+  if (!good && failed <= 20) std::printf("FAILED %s\n", what.c_str());
+}
+
+std::vector<const Isa*> usable_isas() {
+  int count = 0;
+  const Isa* const* all = osm::all_isas(&count);
+  std::vector<const Isa*> usable;
+  for (int i = 0; i < count; ++i)
+    if (all[i]->usable()) usable.push_back(all[i]);
+  return usable;
+}
+
+}  // namespace tests
+
+int main(int argc, char** argv) {
+  const auto isas = tests::usable_isas();
+  std::printf("instruction sets:");
+  for (const tests::Isa* isa : isas) std::printf(" %s", isa->name);
+  std::printf("\n");
+  if (argc == 3 && !std::strcmp(argv[1], "--expect"))
+    tests::tally.check(!std::strcmp(isas.front()->name, argv[2]), std::string("first choice is not ") + argv[2]);
+  tests::tally.check(osm::find_isa("nonsense") == nullptr, "an unknown instruction set was found");
+  tests::test_kernels();
+  std::printf("kernels: %lld passed, %lld failed so far\n", (long long)tests::tally.passed, (long long)tests::tally.failed);
+  std::fflush(stdout);
+  tests::test_driver();
+  std::printf("%lld passed, %lld failed\n", (long long)tests::tally.passed, (long long)tests::tally.failed);
+  return tests::tally.failed != 0;
+}

@@ -1,0 +1,149 @@
+// What every kernel is held against: rows in double, by the definitions, with the special values of the public API.
+#pragma once
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../driver.h"
+#include "formats.h"
+
+namespace tests {
+
+using osm::Algorithm;
+using osm::Isa;
+using osm::Op;
+
+constexpr Op kOps[] = {Op::softmax, Op::log_softmax, Op::lse, Op::state};
+constexpr Dtype kDtypes[] = {Dtype::f32, Dtype::f64, Dtype::f16, Dtype::bf16};
+constexpr int kAlgorithms[] = {osm::kAuto, (int)Algorithm::naive, (int)Algorithm::three_pass, (int)Algorithm::online, (int)Algorithm::cached};
+
+inline const char* name_of(Op op) {
+  constexpr const char* names[] = {"softmax", "log_softmax", "logsumexp", "state"};
+  return names[(int)op];
+}
+inline const char* name_of(int algorithm) {
+  constexpr const char* names[] = {"auto", "naive", "three_pass", "online", "cached"};
+  return names[algorithm + 1];
+}
+inline bool maps(Op op) { return op == Op::softmax || op == Op::log_softmax; }
+
+// A table of logits, already values of the format, with the mask (1: takes part).
+struct Table {
+  int64_t rows, cols;
+  std::vector<double> x;
+  std::vector<uint8_t> live;
+
+  double at(int64_t r, int64_t c) const { return x[(size_t)(r * cols + c)]; }
+  bool takes(int64_t r, int64_t c) const { return live.empty() || live[(size_t)(r * cols + c)]; }
+};
+
+enum class Fill { near, wide, special };  // within 6 of zero; over 160; with infinities and NaN in some rows
+
+inline double rounded(Dtype d, double v) {
+  char p[8];
+  store(d, p, v);
+  return load(d, p);
+}
+
+inline Table table_of(Dtype d, int64_t rows, int64_t cols, Fill fill, bool mask, unsigned seed) {
+  Table t{rows, cols, std::vector<double>((size_t)(rows * cols)), {}};
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> values(fill == Fill::wide ? -80.0 : -6.0, fill == Fill::wide ? 80.0 : 6.0);
+  for (double& v : t.x) v = rounded(d, values(random));
+  if (mask) {
+    t.live.resize(t.x.size());
+    for (size_t i = 0; i < t.live.size(); ++i) t.live[i] = random() % 3 != 0 && (int64_t)i / cols != 1;  // row 1: nothing left
+  }
+  if (fill != Fill::special || cols == 0) return t;
+  for (int64_t r = 0; r < rows; ++r) {
+    double* row = &t.x[(size_t)(r * cols)];
+    double& one = row[random() % (size_t)cols];
+    switch (r % 6) {
+      case 0: one = NAN; break;
+      case 1: one = HUGE_VAL; break;
+      case 2: std::fill(row, row + cols, -HUGE_VAL); break;
+      case 3: one = -HUGE_VAL; break;
+      case 4: row[0] = HUGE_VAL, row[cols - 1] = NAN; break;
+      default: break;
+    }
+  }
+  return t;
+}
+
+struct Truth {
+  double m, s, lse;
+  int64_t live;  // elements that take part
+};
+
+inline Truth truth_of(const Table& t, int64_t r) {
+  Truth out{-HUGE_VAL, 0.0, -HUGE_VAL, 0};
+  bool nan = false;
+  for (int64_t c = 0; c < t.cols; ++c) {
+    if (!t.takes(r, c)) continue;
+    ++out.live;
+    nan |= std::isnan(t.at(r, c));
+    out.m = std::max(out.m, t.at(r, c));
+  }
+  if (nan) return {NAN, NAN, NAN, out.live};
+  for (int64_t c = 0; c < t.cols; ++c) {
+    if (!t.takes(r, c)) continue;
+    if (out.m == HUGE_VAL)
+      out.s += t.at(r, c) == HUGE_VAL;
+    else if (out.m != -HUGE_VAL)
+      out.s += std::exp(t.at(r, c) - out.m);
+  }
+  out.lse = std::isinf(out.m) ? out.m : out.m + std::log(out.s);
+  return out;
+}
+
+// The value of one element of softmax or log_softmax.
+inline double expected(Op op, const Table& t, const Truth& row, int64_t r, int64_t c) {
+  const double masked = op == Op::softmax ? 0.0 : -HUGE_VAL;
+  if (!t.takes(r, c)) return masked;
+  if (std::isnan(row.lse) || std::isinf(row.lse)) return NAN;
+  const double x = t.at(r, c) - row.m;
+  return op == Op::softmax ? std::exp(x) / row.s : x - std::log(row.s);
+}
+
+// How far a result may be off. `work`: error of the arithmetic before the one rounding into the format: a few
+// roundings of float (of double for float64), and for rows added up in float the growth of the sum.
+struct Tolerance {
+  Dtype dtype;
+  bool fast;
+
+  double work() const { return dtype == Dtype::f64 ? 1e-14 : std::ldexp(1.0, -21); }
+  bool softmax(double got, double want) const {
+    const double one_unit = fast && (dtype == Dtype::f16 || dtype == Dtype::bf16) ? 2 * unit(dtype) : 0.0;
+    const double spacing = unit(dtype) * least_normal(dtype) * 2;  // of the subnormal numbers
+    return same(got, want, (unit(dtype) + work() + one_unit) * std::fabs(want) + spacing * (fast ? 1.5 : 0.51) + flush());
+  }
+  bool log_softmax(double got, double want) const {
+    return same(got, want, unit(dtype) * std::fabs(want) + work() * (1.0 + std::fabs(want)));
+  }
+  bool logarithm(double got, double want) const { return same(got, want, work() * (1.0 + std::fabs(want))); }
+  bool sum(double got, double want) const { return same(got, want, work() * std::fabs(want)); }
+
+ private:
+  // exp is 0 where it would be subnormal in the working format, which only float32 and bfloat16 results could show.
+  double flush() const { return dtype == Dtype::f16 ? 0.0 : least_normal(dtype) * 2; }
+  static bool same(double got, double want, double tolerance) {
+    if (std::isnan(want) || std::isinf(want)) return std::isnan(want) ? std::isnan(got) : got == want;
+    return std::fabs(got - want) <= tolerance;
+  }
+};
+
+// ---- the tally -------------------------------------------------------------------------------------------------------------
+
+struct Tally {
+  int64_t passed = 0, failed = 0;
+  void check(bool good, const std::string& what);
+};
+extern Tally tally;
+
+std::vector<const Isa*> usable_isas();  // best first
+
+void test_kernels();
+void test_driver();
+
+}  // namespace tests

@@ -1,0 +1,365 @@
+"""Face of the native core: chooses instruction set, algorithm and threads, and hands arrays over as addresses.
+
+The one place that decides; front ends validate shapes, axes and dtypes before they call. Arrays are NumPy arrays of a
+served dtype with any strides (multiples of one byte, aligned elements). Nothing here copies an operand.
+
+Environment variables ONLINE_SOFTMAX_ISA, ONLINE_SOFTMAX_ALGORITHM and ONLINE_SOFTMAX_THREADS set the defaults, read
+when the module is imported; an argument wins over them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from pathlib import Path
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from . import _core
+
+Array = NDArray[Any]
+
+DTYPES: Final = ("float64", "float32", "float16", "bfloat16")
+SHORT: Final = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+ALGORITHMS: Final = ("naive", "three_pass", "online", "cached", "auto")
+PRECISIONS: Final = ("exact", "fast")
+OPS: Final = ("softmax", "log_softmax", "logsumexp", "softmax_topk")
+
+# Codes of native/table.h.
+_OP: Final = {"softmax": 0, "log_softmax": 1, "logsumexp": 2, "state": 3}
+_CODE: Final = {
+    np.dtype(np.float32): 0,
+    np.dtype(np.float64): 1,
+    np.dtype(np.float16): 2,
+    np.dtype(ml_dtypes.bfloat16): 3,
+}
+_ALGORITHM: Final = {"auto": -1, "naive": 0, "three_pass": 1, "online": 2, "cached": 3}
+_NO_STRIDES: Final[list[int]] = []
+_LARGE_RESULT: Final = 1 << 20  # results from here on come from large pages and a pool
+
+
+def isas() -> tuple[str, ...]:
+    """Instruction sets usable on this CPU, best first."""
+    return _core.isas()
+
+
+def _from_environment(name: str, allowed: tuple[str, ...], default: str) -> str:
+    given = os.environ.get(name)
+    if given is None or given == "":
+        return default
+    if given not in allowed:
+        raise ValueError(f"environment variable {name} is {given!r}: one of {', '.join(allowed)} would do")
+    return given
+
+
+def _threads_from_environment() -> int:
+    given = os.environ.get("ONLINE_SOFTMAX_THREADS")
+    if given is None or given == "":
+        return _core.usable_cores()
+    if not (given.isascii() and given.isdigit() and int(given) >= 1):
+        raise ValueError(
+            f"environment variable ONLINE_SOFTMAX_THREADS is {given!r}: a whole number of at least 1 would do"
+        )
+    return int(given)
+
+
+_DEFAULT_ISA: Final = _from_environment("ONLINE_SOFTMAX_ISA", isas(), isas()[0])
+_DEFAULT_ALGORITHM: Final = _from_environment("ONLINE_SOFTMAX_ALGORITHM", ALGORITHMS, "auto")
+_DEFAULT_THREADS: Final = _threads_from_environment()
+_core.set_default_isa(_DEFAULT_ISA if _DEFAULT_ALGORITHM == "auto" else "")
+
+
+def default_isa() -> str:
+    """Instruction set used when none is asked for."""
+    return _DEFAULT_ISA
+
+
+def default_algorithm() -> str:
+    """Algorithm used when none is asked for."""
+    return _DEFAULT_ALGORITHM
+
+
+def default_threads() -> int:
+    """Most threads a call uses when no number is asked for: the cores this process may run on."""
+    return _DEFAULT_THREADS
+
+
+def variants() -> tuple[str, ...]:
+    """Ids `<op>.<dtype>.<isa>.<algorithm>` of all that can be forced here."""
+    return tuple(
+        f"{op}.{short}.{isa}.{algorithm}"
+        for op in OPS
+        for short in SHORT.values()
+        for isa in isas()
+        for algorithm in (("online",) if op == "softmax_topk" else ALGORITHMS)
+    )
+
+
+def _plan(isa: str | None, algorithm: str, threads: int | None, precision: str) -> _core.Plan:
+    if isa is None:
+        isa = _DEFAULT_ISA
+    elif isa not in isas():
+        known = " (built, but this CPU lacks it)" if isa in _core.compiled() else ""
+        raise ValueError(f"isa is {isa!r}{known}: one of {', '.join(isas())} would do")
+    if algorithm not in _ALGORITHM:
+        raise ValueError(f"algorithm is {algorithm!r}: one of {', '.join(ALGORITHMS)} would do")
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision is {precision!r}: one of {', '.join(PRECISIONS)} would do")
+    if threads is None:
+        threads = _DEFAULT_THREADS
+    elif isinstance(threads, bool) or not isinstance(threads, (int, np.integer)):
+        raise TypeError(f"threads is {threads!r}: a whole number of at least 1 would do")
+    elif threads < 1:
+        raise ValueError(f"threads is {threads}: a whole number of at least 1 would do")
+    chosen = _DEFAULT_ALGORITHM if algorithm == "auto" else algorithm
+    return _core.Plan(isa, _ALGORITHM[chosen], precision == "fast", min(int(threads), 1024))
+
+
+def _address(a: Array) -> int:
+    return int(a.__array_interface__["data"][0])
+
+
+def _mask(axes: tuple[int, ...]) -> int:
+    return sum(1 << a for a in axes)
+
+
+def _optional(a: Array | None) -> tuple[int, Any]:
+    return (0, _NO_STRIDES) if a is None else (_address(a), a.strides)
+
+
+def _left(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(n for d, n in enumerate(shape) if d not in axes)
+
+
+def state_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """float64 for float64, float32 for the narrower formats."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def empty(shape: tuple[int, ...], dtype: DTypeLike, like: Array | None = None) -> Array:
+    """An uninitialised result array.
+
+    From 1 MiB on its memory comes in large pages from a pool that keeps what is released (`info()` says how much), so
+    that a fresh result costs no page faults on repeated calls.
+
+    Args:
+        like: the result has this array's order of axes in memory (NumPy's order "K"), densely packed.
+    """
+    dtype = np.dtype(dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    if like is not None and like.shape == tuple(shape):
+        plain = like.flags.c_contiguous
+    else:
+        like, plain = None, True
+    if nbytes < _LARGE_RESULT:
+        return np.empty_like(like, dtype=dtype, subok=False) if like is not None else np.empty(shape, dtype)
+    memory = _core.buffer(nbytes)
+    if plain or like is None:
+        return memory.view(dtype).reshape(shape)
+    # Axes from the largest stride of `like` to the smallest; broadcast ones (stride 0) where they stand.
+    order = sorted(range(len(shape)), key=lambda d: -abs(like.strides[d]))
+    flat = memory.view(dtype).reshape([shape[d] for d in order])
+    return flat.transpose(np.argsort(order))
+
+
+def softmax(
+    x: Array,
+    out: Array,
+    axes: tuple[int, ...],
+    *,
+    where: Array | None = None,
+    log: bool = False,
+    isa: str | None = None,
+    algorithm: str = "auto",
+    threads: int | None = None,
+    precision: str = "exact",
+) -> None:
+    """Softmax, or log-softmax, of x over `axes` into `out`.
+
+    Args:
+        x, out: the same shape and served dtype, any strides; the same memory with the same strides, or disjoint.
+        axes: non-negative, unique.
+        where: bool of x's shape (strides may be 0), or None.
+
+    Raises: ValueError or TypeError for an unknown isa, algorithm or precision, or a bad number of threads.
+
+    Cost: see `online_softmax.traffic.model`; scratch of at most about 1 MiB a thread (the row, where a mask, a strided
+    multi-axis reduction or a teaching algorithm needs it gathered).
+    """
+    plan = _plan(isa, algorithm, threads, precision)
+    op = _OP["log_softmax" if log else "softmax"]
+    _core.map_array(
+        plan, op, _CODE[x.dtype], x.shape, _mask(axes), _address(x), x.strides, _address(out), out.strides,
+        *_optional(where),
+    )  # fmt: skip
+
+
+def _reduce(
+    op: str,
+    x: Array,
+    axes: tuple[int, ...],
+    plan: _core.Plan,
+    where: Array | None,
+    b: Array | None,
+) -> tuple[Array, Array]:
+    shape = _left(x.shape, axes)
+    first, second = np.empty(shape, np.float64), np.empty(shape, np.float64)
+    needs_second = op == "state" or b is not None
+    _core.reduce_array(
+        plan, _OP[op], _CODE[x.dtype], x.shape, _mask(axes), _address(x), x.strides,
+        _address(first), _address(second) if needs_second else 0, *_optional(where), *_optional(b),
+    )  # fmt: skip
+    if not needs_second:
+        second = np.where(np.isnan(first), np.nan, np.where(np.isneginf(first), 0.0, 1.0))
+    dtype = state_dtype(x.dtype)
+    with np.errstate(over="ignore"):
+        return first.astype(dtype, copy=False), second.astype(dtype, copy=False)
+
+
+def logsumexp(
+    x: Array,
+    axes: tuple[int, ...],
+    *,
+    b: Array | None = None,
+    where: Array | None = None,
+    isa: str | None = None,
+    algorithm: str = "auto",
+    threads: int | None = None,
+) -> tuple[Array, Array]:
+    """(log|sum(b*exp(x))|, sign) over `axes`, which are removed; float64 where x is, else float32.
+
+    Args:
+        b: float64 or float32 weights of x's shape, any strides; elements of weight 0 drop out.
+        where: bool of x's shape, or None.
+
+    Cost: one read of x.
+    """
+    weights = None if b is None else (b if b.dtype == np.float64 else b.astype(np.float64))
+    return _reduce("logsumexp", x, axes, _plan(isa, algorithm, threads, "exact"), where, weights)
+
+
+def state(
+    x: Array,
+    axes: tuple[int, ...],
+    *,
+    where: Array | None = None,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> tuple[Array, Array]:
+    """States (m, s) of x over `axes`, which are removed: the true maximum and the sum of exp(x - m).
+
+    (-inf, 0) for rows with nothing in them, (NaN, NaN) for rows with a NaN, (+inf, number of +inf) for rows with +inf.
+    float64 where x is, else float32. One read of x.
+    """
+    return _reduce("state", x, axes, _plan(isa, "auto", threads, "exact"), where, None)
+
+
+def topk(
+    x: Array, k: int, axis: int, *, isa: str | None = None, threads: int | None = None
+) -> tuple[Array, Array, Array]:
+    """The k most probable elements along `axis`: (probabilities in x's dtype, int64 places, lse of the whole row).
+
+    Descending by logit, ties by the lower place, NaN the largest. One read of x.
+    """
+    plan = _plan(isa, "auto", threads, "exact")
+    rows = _left(x.shape, (axis,))
+    values, places = np.empty((*rows, k), np.float64), np.empty((*rows, k), np.int64)
+    lse = np.empty(rows, np.float64)
+    _core.topk_array(
+        plan, _CODE[x.dtype], x.shape, axis, _address(x), x.strides, k,
+        _address(values), _address(places), _address(lse),
+    )  # fmt: skip
+    with np.errstate(over="ignore", under="ignore"):
+        values = values.astype(x.dtype, copy=False)
+        lse = lse.astype(state_dtype(x.dtype), copy=False)
+    return np.moveaxis(values, -1, axis), np.moveaxis(places, -1, axis), lse
+
+
+def normalize(
+    x: Array,
+    m: Array,
+    s: Array,
+    out: Array,
+    axes: tuple[int, ...],
+    *,
+    log: bool = False,
+    isa: str | None = None,
+) -> None:
+    """The write pass alone: out = exp(x - m)/s, or (x - m) - log(s), for states computed before over a longer row.
+
+    Args:
+        x, out: the same shape and served dtype, C-contiguous along the last axis in `axes` or not at all.
+        m, s: states of x's shape without `axes`. Rows whose m is not finite or whose s is NaN come out NaN.
+
+    Cost: one read and one write; a copy of the row where its elements are not adjacent.
+    """
+    isa = _plan(isa, "auto", None, "exact") and (isa or _DEFAULT_ISA)
+    op = _OP["log_softmax" if log else "softmax"]
+    last = tuple(range(x.ndim - len(axes), x.ndim))
+    source, target = np.moveaxis(x, axes, last), np.moveaxis(out, axes, last)
+    rows = source.shape[: x.ndim - len(axes)]
+    for place in np.ndindex(*rows):
+        row, result = np.ascontiguousarray(source[place]), target[place]
+        direct = result if result.flags.c_contiguous else np.empty(result.shape, result.dtype)
+        _core.normalize_segment(
+            isa, op, _CODE[x.dtype], _address(row), _address(direct), row.size, float(m[place]), float(s[place])
+        )
+        if direct is not result:
+            result[...] = direct
+
+
+def exp(x: Array, *, isa: str | None = None) -> Array:
+    """The kernels' float32 exp, element by element, over the whole range."""
+    source = np.ascontiguousarray(x, dtype=np.float32)
+    y = np.empty(source.shape, np.float32)
+    _plan(isa, "auto", None, "exact")
+    _core.exp_array(isa or _DEFAULT_ISA, _address(source), _address(y), source.size)
+    return y
+
+
+def _caches() -> dict[str, int]:
+    """Bytes of each data cache of the first core, as Linux tells; empty elsewhere."""
+    sizes: dict[str, int] = {}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        kind = (index / "type").read_text().strip()
+        size = (index / "size").read_text().strip()
+        if kind != "Instruction" and size.endswith("K"):
+            sizes[f"L{(index / 'level').read_text().strip()}"] = int(size[:-1]) * 1024
+    return sizes
+
+
+def _model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.lower().startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def info() -> dict[str, Any]:
+    """What is in force and why: instruction set, algorithm, threads, caches, pool of result memory (bytes)."""
+
+    def because(variable: str, otherwise: str) -> str:
+        return f"{variable} is set" if os.environ.get(variable) else otherwise
+
+    return {
+        "cpu": _model(),
+        "isa": _DEFAULT_ISA,
+        "isa_reason": because("ONLINE_SOFTMAX_ISA", "best of the usable ones"),
+        "isas_usable": isas(),
+        "isas_built": _core.compiled(),
+        "algorithm": _DEFAULT_ALGORITHM,
+        "algorithm_reason": because(
+            "ONLINE_SOFTMAX_ALGORITHM", "cached while two rows fit the second-level cache, online beyond"
+        ),
+        "threads": _DEFAULT_THREADS,
+        "threads_reason": because("ONLINE_SOFTMAX_THREADS", "cores this process may run on"),
+        "caches": _caches(),
+        "pool_kept": _core.pool_kept(),
+        "pool_limit": _core.pool_limit(),
+    }
