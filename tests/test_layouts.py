@@ -238,6 +238,50 @@ def test_nothing_is_written_past_the_end(fmt, isa):
                 assert (guard == 7).all(), f"{rows}x{n}"
 
 
+#: Operands and results that end, or begin, where the memory of the process does.
+AT_THE_EDGE = """
+import ctypes, mmap
+import numpy as np, online_softmax as osm
+from online_softmax import cpu
+from helpers import FORMATS, noise
+PAGE = mmap.PAGESIZE
+libc = ctypes.CDLL(None, use_errno=True)
+def fenced():
+    memory = mmap.mmap(-1, 4 * PAGE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for page in (0, 3):
+        assert libc.mprotect(ctypes.c_void_p(start + page * PAGE), ctypes.c_size_t(PAGE), 0) == 0
+    return np.frombuffer(memory, np.uint8)[PAGE : 3 * PAGE]
+source, target = fenced(), fenced()
+for dtype in FORMATS.values():
+    for rows, n in [(1, n) for n in (*range(1, 70), 127, 129, 257)] + [(3, 5), (5, 17), (9, 33), (2, 129)]:
+        size = rows * n * dtype.itemsize
+        for edge in (slice(0, size), slice(2 * PAGE - size, None)):
+            x = source[edge].view(dtype).reshape(rows, n)
+            out = target[edge].view(dtype).reshape(rows, n)
+            x[...] = noise((rows, n), dtype)
+            for isa in cpu.isas():
+                for axis in (0, 1):
+                    osm.softmax(x, axis, out=out, isa=isa)
+                    osm.log_softmax(x, axis, out=out, isa=isa)
+                    osm.logsumexp(x, axis, isa=isa)
+                    osm.softmax_topk(x, 1, axis, isa=isa)
+            osm.softmax(x, out=out)
+            osm.log_softmax(x)
+            osm.logsumexp(x)
+            osm.softmax(x, where=x > 0, out=out)
+            osm.logsumexp(x, b=x)
+            osm.SoftmaxState.of(x)
+print("done")
+"""
+
+
+def test_nothing_is_touched_past_either_end(fresh_python):
+    """A load or store one element too far ends the process."""
+    done = fresh_python(AT_THE_EDGE, timeout=120)
+    assert done.stdout.split() == ["done"], f"exit code {done.returncode}: {done.stderr}"
+
+
 def test_interleaved_memory_is_disjoint():
     buffer = np.zeros((5, 64), np.float32)
     buffer[:, ::2] = noise((5, 32), FORMATS["f32"])
