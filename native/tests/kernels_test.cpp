@@ -41,10 +41,10 @@ std::string place(const Variant& v, const char* what, int64_t rows, int64_t cols
   return v.id() + text;
 }
 
-void check_states(const Variant& v, const Table& t, const std::vector<Truth>& truth, const RowState* states, const char* what) {
+void check_states(const Variant& v, const Table& t, const Truth& truth, const RowState* states, const char* what) {
   const Tolerance tolerance{v.dtype, v.fast};
   for (int64_t r = 0; r < t.rows; ++r) {
-    const Truth& want = truth[(size_t)r];
+    const Row& want = truth.rows[(size_t)r];
     double lse = 0;
     v.isa->finish(&states[r], &lse, 1);
     tally.check(tolerance.logarithm(lse, want.lse), place(v, what, t.rows, t.cols, r, 0, lse, want.lse));
@@ -56,11 +56,11 @@ void check_states(const Variant& v, const Table& t, const std::vector<Truth>& tr
 }
 
 // `step`, `lane`: bytes from one element of a row to the next and from one row to the next.
-void check_values(const Variant& v, const Table& t, const std::vector<Truth>& truth, const char* y, int64_t step, int64_t lane, const char* what) {
+void check_values(const Variant& v, const Table& t, const Truth& truth, const char* y, int64_t step, int64_t lane, const char* what) {
   const Tolerance tolerance{v.dtype, v.fast};
   for (int64_t r = 0; r < t.rows; ++r)
     for (int64_t c = 0; c < t.cols; ++c) {
-      const double got = load(v.dtype, y + r * lane + c * step), want = expected(v.op, t, truth[(size_t)r], r, c);
+      const double got = load(v.dtype, y + r * lane + c * step), want = truth.value(v.op, (size_t)(r * t.cols + c));
       const bool good = v.op == Op::softmax ? tolerance.softmax(got, want) : tolerance.log_softmax(got, want);
       if (good) continue;
       tally.check(false, place(v, what, t.rows, t.cols, r, c, got, want));
@@ -69,7 +69,7 @@ void check_values(const Variant& v, const Table& t, const std::vector<Truth>& tr
   tally.check(true, "");
 }
 
-void rows_case(const Variant& v, const Table& t, const std::vector<Truth>& truth, int64_t gap, bool in_place) {
+void rows_case(const Variant& v, const Table& t, const Truth& truth, int64_t gap, bool in_place) {
   const int64_t size = v.size(), stride = (t.cols + gap) * size, bytes = (t.rows - 1) * stride + t.cols * size;
   const Buffer x(bytes, v.where), y(maps(v.op) ? bytes : 0, v.where);
   const Buffer states(maps(v.op) ? 0 : t.rows * (int64_t)sizeof(RowState), v.where);
@@ -94,7 +94,7 @@ void rows_case(const Variant& v, const Table& t, const std::vector<Truth>& truth
   tally.check(kept, v.id() + " wrote between two rows");
 }
 
-void cols_case(const Variant& v, const Table& t, const std::vector<Truth>& truth, int64_t gap) {
+void cols_case(const Variant& v, const Table& t, const Truth& truth, int64_t gap) {
   const int64_t size = v.size(), step = (t.rows + gap) * size, bytes = (t.cols - 1) * step + t.rows * size;
   const Buffer x(bytes, v.where), y(maps(v.op) ? bytes : 0, v.where);
   const Buffer states(maps(v.op) ? 0 : t.rows * (int64_t)sizeof(RowState), v.where);
@@ -114,19 +114,13 @@ void cols_case(const Variant& v, const Table& t, const std::vector<Truth>& truth
     check_states(v, t, truth, states.as<RowState>(), "columns");
 }
 
-std::vector<Truth> truths(const Table& t) {
-  std::vector<Truth> all;
-  for (int64_t r = 0; r < t.rows; ++r) all.push_back(truth_of(t, r));
-  return all;
-}
-
 // Calls f(variant) for every algorithm, kind of store, memory and precision of one operation, format and fill.
 template <class F>
 void each_variant(const Isa* isa, Dtype dtype, Fill fill, bool columns, const F& f) {
   for (Op op : kOps)
     for (int algorithm : kAlgorithms) {
       const bool naive = algorithm == (int)Algorithm::naive;
-      if (algorithm == osm::kAuto || (naive && fill == Fill::wide)) continue;  // naive overflows there
+      if (algorithm == osm::kAuto || (naive && fill != Fill::near)) continue;  // it has no shift to save it
       if (columns && algorithm != (int)Algorithm::online && algorithm != (int)Algorithm::cached) continue;
       for (bool stream : {false, true})
         for (bool fast : {false, true})
@@ -143,7 +137,7 @@ void test_rows(const Isa* isa, Dtype dtype) {
   for (int64_t cols : kLengths)
     for (Fill fill : {Fill::near, Fill::wide, Fill::special}) {
       const Table t = table_of(dtype, fill == Fill::special ? 6 : 3, cols, fill, false, ++seed);
-      const auto truth = truths(t);
+      const Truth truth = truth_of(t);
       each_variant(isa, dtype, fill, false, [&](const Variant& v) {
         rows_case(v, t, truth, 0, false);
         rows_case(v, t, truth, 3, false);
@@ -158,7 +152,7 @@ void test_cols(const Isa* isa, Dtype dtype) {
     for (int64_t count : {8, 9, 15, 16, 31, 33, 64, 65, 127, 129, 300})
       for (Fill fill : {Fill::near, Fill::wide, Fill::special}) {
         const Table t = table_of(dtype, count, length, fill, false, ++seed);
-        const auto truth = truths(t);
+        const Truth truth = truth_of(t);
         each_variant(isa, dtype, fill, true, [&](const Variant& v) { cols_case(v, t, truth, seed % 2 ? 0 : 5); });
       }
 }
@@ -171,25 +165,26 @@ void test_pieces(const Isa* isa, Dtype dtype) {
   for (int64_t n : {(int64_t)1, (int64_t)7, (int64_t)16, (int64_t)33, (int64_t)129, (int64_t)1027, osm::kSegment - 1, osm::kSegment})
     for (Where where : kWheres) {
       const Table t = table_of(dtype, 1, n, Fill::near, false, (unsigned)n);
-      const Truth truth = truth_of(t, 0);
+      const Truth truth = truth_of(t);
+      const Row& row = truth.rows[0];
       const Variant v{isa, dtype, Op::softmax, (int)Algorithm::online, false, false, where};
       const Buffer x(n * size, where), y(n * size, where), e(n * 8, where);
       for (int64_t c = 0; c < n; ++c) store(dtype, x.data() + c * size, t.at(0, c));
       const RowState st = k.segment(x.data(), n);
-      check_states(v, t, {truth}, &st, "segment");
+      check_states(v, t, truth, &st, "segment");
       int64_t equal = 0;
-      const RowState rest = k.rest(x.data(), n, truth.m, &equal);
-      const int64_t want = std::count(t.x.begin(), t.x.end(), truth.m);
+      const RowState rest = k.rest(x.data(), n, row.m, &equal);
+      const int64_t want = std::count(t.x.begin(), t.x.end(), row.m);
       tally.check(equal == want, v.id() + " rest: wrong count of maxima");
-      tally.check(std::fabs(rest.s - (truth.s - (double)want)) <= tolerance.work() * truth.s, v.id() + " rest: wrong sum");
+      tally.check(std::fabs(rest.s - (row.s - (double)want)) <= tolerance.work() * row.s, v.id() + " rest: wrong sum");
       for (bool stream : {false, true}) {
         k.write(Op::softmax, x.data(), y.data(), n, st, stream);
-        check_values(v, t, {truth}, y.data(), size, n * size, "write");
+        check_values(v, t, truth, y.data(), size, n * size, "write");
       }
-      k.exps(x.data(), e.as<double>(), n, truth.m);
+      k.exps(x.data(), e.as<double>(), n, row.m);
       bool good = true;
       for (int64_t c = 0; c < n; ++c) {
-        const double exact = std::exp(t.at(0, c) - truth.m);
+        const double exact = std::exp(t.at(0, c) - row.m);
         good &= std::fabs(e.as<double>()[c] - exact) <= tolerance.work() * exact;
       }
       tally.check(good, v.id() + " exps");
