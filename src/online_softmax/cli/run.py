@@ -65,7 +65,10 @@ def kernels(operation: Operation) -> streaming.Kernels:
         return m, s
 
     def write(x: Array, m: Array, s: Array, out: Array, axes: tuple[int, ...]) -> None:
-        cpu.normalize(x, m, s, out, axes, log=log)
+        if x.ndim == 3:
+            streaming.write_columns(x, m, s, out, log=log)
+        else:
+            cpu.normalize(x, m, s, out, axes, log=log)
 
     def rows(x: Array, out: Array, axes: tuple[int, ...]) -> None:
         cpu.softmax(x, out, axes, log=log)
