@@ -13,14 +13,19 @@ template <class E, class R>
 struct Softmaxed {
   E exp;
   R scale;
-  template <class V>
-  OSM_INLINE V operator()(V x) const {
-    return scale(exp(x));
+  template <class V, int n>
+  OSM_INLINE void operator()(V (&x)[n]) const {
+    exp(x);
+    scale(x);
   }
 };
 template <class V, int degree>
 struct Unshifted {
-  OSM_INLINE V operator()(V x) const { return exp_unshifted<V, degree>(x); }
+  static constexpr bool kFoldEach = true;
+  template <int n>
+  OSM_INLINE void operator()(V (&x)[n]) const {
+    exp_unshifted<V, degree>(x);
+  }
 };
 
 template <class T, class R>
@@ -34,15 +39,15 @@ void map_row(const T* x, T* y, int64_t n, const R& result, Store how, char* spac
     sweep<T, NoExp, R, false, false, false, Write::mapped, Store::plain>(w, n, space);
 }
 
-// The write pass, given the state.
+// The write pass, given the state; log_s is log(s), for log_softmax.
 template <class T>
-void write_row(Op op, const T* x, T* y, int64_t n, RowState st, Store how, char* space) {
+void write_row(Op op, const T* x, T* y, int64_t n, RowState st, double log_s, Store how, char* space) {
   using V = typename Of<T>::V;
   using S = typename Of<T>::S;
   using R = typename ScaleOf<T>::type;
   if (!ordinary(st.m, st.s)) return fill_nan(y, n);
   if (op == Op::log_softmax)
-    map_row(x, y, n, LogShift<T>(st.m, __builtin_log(st.s)), how, space);
+    map_row(x, y, n, LogShift<T>(st.m, log_s), how, space);
   else if (sizeof(T) > 2 && __builtin_fabs(st.m) >= Log2e<V>::limit)
     map_row(x, y, n, Softmaxed<ExpFar<V, Of<T>::kDegree>, R>{ExpFar<V, Of<T>::kDegree>((S)st.m), R(st.s / unscale<T>())}, how, space);
   else
@@ -61,6 +66,10 @@ template <class T>
 Store row_store(const RowsJob& job) {
   return store_kind<T>(job.stream, job.y, job.y_stride, job.cols);
 }
+template <class T>
+OSM_INLINE double log_if(const RowsJob& job, const T* x, RowState st) {
+  return job.op == Op::log_softmax && ordinary(st.m, st.s) ? log_sum(x, job.cols, st) : 0.0;
+}
 OSM_INLINE bool writes(const RowsJob& job) { return job.op == Op::softmax || job.op == Op::log_softmax; }
 
 // ---- online: statistics in one read, then the write pass -------------------------------------------------------------
@@ -69,9 +78,10 @@ template <class T>
 void online_rows(const RowsJob& job) {
   const Store how = row_store<T>(job);
   for (int64_t r = 0; r < job.rows; ++r) {
-    const RowState st = row_state(x_row<T>(job, r), job.cols);
+    const T* x = x_row<T>(job, r);
+    const RowState st = row_state(x, job.cols);
     if (writes(job))
-      write_row(job.op, x_row<T>(job, r), y_row<T>(job, r), job.cols, st, how, job.scratch);
+      write_row(job.op, x, y_row<T>(job, r), job.cols, st, log_if(job, x, st), how, job.scratch);
     else
       job.states[r] = st;
   }
@@ -95,7 +105,7 @@ void three_pass_rows(const RowsJob& job) {
     const double s = sum_pass(x, job.cols, typename Of<T>::Sum((S)pivot(m)));
     const RowState st = ordinary(m, s) ? RowState{m, s * unscale<T>()} : special(x, job.cols, m, s);
     if (writes(job))
-      write_row(job.op, x, y_row<T>(job, r), job.cols, st, how, job.scratch);
+      write_row(job.op, x, y_row<T>(job, r), job.cols, st, log_if(job, x, st), how, job.scratch);
     else
       job.states[r] = st;
   }
@@ -130,6 +140,7 @@ struct Pipeline {
   Store how;
   S* keep[2];
   char* space;
+  double before_log = 0;  // log(s) of the row before, for log_softmax
 
   explicit Pipeline(const RowsJob& j) : job(j), how(row_store<T>(j)) {
     keep[0] = (S*)job.scratch;
@@ -161,7 +172,7 @@ struct Pipeline {
       return stored<E, R, true, Write::scaled>(r, e, R(before.s / unscale<T>()));
     }
     if (!write) return step<E, NoExp, false, Write::none, Store::plain>(r, e, kNoExp);
-    return stored<E, LogShift<T>, false, Write::mapped>(r, e, LogShift<T>(before.m, __builtin_log(before.s)));
+    return stored<E, LogShift<T>, false, Write::mapped>(r, e, LogShift<T>(before.m, before_log));
   }
   Swept choose(int64_t r, double m, bool write, RowState before) {
     if (job.op != Op::softmax) return advance<typename Of<T>::Sum>(r, m, write, before);
@@ -172,7 +183,7 @@ struct Pipeline {
   void last(RowState st) {
     const int64_t r = job.rows - 1;
     if (!ordinary(st.m, st.s)) return fill_nan(y_row<T>(job, r), job.cols);
-    if (job.op == Op::log_softmax) return write_row(job.op, x_row<T>(job, r), y_row<T>(job, r), job.cols, st, how, space);
+    if (job.op == Op::log_softmax) return write_row(job.op, x_row<T>(job, r), y_row<T>(job, r), job.cols, st, before_log, how, space);
     const R result(st.s / unscale<T>());
     const Sweep<T, NoExp, R> w{nullptr, nullptr, nullptr, kNoExp, keep[r & 1], nullptr, result, y_row<T>(job, r)};
     if (how == Store::stream)
@@ -192,6 +203,7 @@ struct Pipeline {
       if (r > 0 && writes(job) && !write) fill_nan(y_row<T>(job, r - 1), job.cols);
       const Swept swept = choose(r, m, write, before);
       before = ordinary(m, swept.sum) ? RowState{m, swept.sum * unscale<T>()} : special(x_row<T>(job, r), job.cols, m, swept.sum);
+      before_log = log_if(job, x_row<T>(job, r), before);
       if (!writes(job)) job.states[r] = before;
       m = swept.max;
     }
@@ -209,7 +221,7 @@ struct Short {
   using R = typename ScaleOf<T>::type;
 
   template <int NP>
-  static OSM_INLINE void load_row(const T* x, int64_t cols, V* v) {
+  static OSM_INLINE void load_row(const T* x, int64_t cols, V (&v)[2 * NP]) {
     constexpr int64_t P = pair_of<T>();
     for (int p = 0; p < NP - 1; ++p) load2(x + p * P, v[2 * p], v[2 * p + 1]);
     if (cols == NP * P)
@@ -232,7 +244,7 @@ struct Short {
       return add(tree_sum<N / 2>(v), tree_sum<N - N / 2>(v + N / 2));
   }
   template <int NP>
-  static OSM_INLINE void store_row(T* y, int64_t cols, const V* v, bool nt) {
+  static OSM_INLINE void store_row(T* y, int64_t cols, const V (&v)[2 * NP], bool nt) {
     constexpr int64_t P = pair_of<T>();
     if (nt) {
       for (int p = 0; p < NP; ++p) stream2(y + p * P, v[2 * p], v[2 * p + 1]);
@@ -245,75 +257,105 @@ struct Short {
       store_some(y + (NP - 1) * P, cols - (NP - 1) * P, v[2 * NP - 2], v[2 * NP - 1]);
   }
 
+  // f over all registers, four at a time: more would not leave room for the constants.
+  template <int N, class F>
+  static OSM_INLINE void apply(V* v, const F& f) {
+    if constexpr (N >= 4) {
+      f(*(V(*)[4])v);
+      apply<N - 4>(v + 4, f);
+    } else if constexpr (N > 0) {
+      f(*(V(*)[2])v);
+      apply<N - 2>(v + 2, f);
+    }
+  }
   template <int NP, class Exp>
-  static OSM_INLINE double sum_of(V* v, const Exp& e) {
-    for (int i = 0; i < 2 * NP; ++i) v[i] = e(v[i]);
+  static OSM_INLINE double sum_of(V (&v)[2 * NP], const Exp& e) {
+    apply<2 * NP>(v, e);
     return hsum(widen_sum(tree_sum<2 * NP>(v)));
   }
 
-  // One row into y; false where it is special and y was not written.
   template <int NP>
-  static OSM_INLINE RowState one(Op op, const T* x, T* y, int64_t cols, bool nt) {
+  static OSM_INLINE S max_of(const T* x, int64_t cols) {
     V v[2 * NP];
     load_row<NP>(x, cols, v);
-    const double m = hmax(tree_max<2 * NP>(v));
+    return hmax(tree_max<2 * NP>(v));
+  }
+  // Exponentials of a row into e, and their sum.
+  template <int NP>
+  static OSM_INLINE double exps_of(Op op, const T* x, int64_t cols, S m, V (&e)[2 * NP]) {
+    load_row<NP>(x, cols, e);
+    if (op != Op::softmax) return sum_of<NP>(e, typename Of<T>::Sum((S)pivot(m)));
+    if (sizeof(T) > 2 && !(__builtin_fabs((double)m) < Log2e<V>::limit))
+      return sum_of<NP>(e, ExpFar<V, Of<T>::kDegree>((S)pivot(m)));
+    return sum_of<NP>(e, E(m));
+  }
+  template <int NP>
+  static OSM_INLINE void write(Op op, const T* x, T* y, int64_t cols, const RowState& st, double log_s, V (&e)[2 * NP],
+                               bool nt) {
+    if (!ordinary(st.m, st.s)) return fill_nan(y, cols);
+    V v[2 * NP];
     if (op == Op::softmax) {
-      double s;
-      if (sizeof(T) > 2 && !(__builtin_fabs(m) < Log2e<V>::limit))
-        s = sum_of<NP>(v, ExpFar<V, Of<T>::kDegree>((S)pivot(m)));
-      else
-        s = sum_of<NP>(v, E((S)m));
-      if (!ordinary(m, s)) return special(x, cols, m, s);
-      const R scale(s);
-      for (int i = 0; i < 2 * NP; ++i) v[i] = scale(v[i]);
-      store_row<NP>(y, cols, v, nt);
-      return {m, s};
+      for (int i = 0; i < 2 * NP; ++i) v[i] = e[i];
+      apply<2 * NP>(v, R(st.s / unscale<T>()));
+    } else {
+      load_row<NP>(x, cols, v);
+      apply<2 * NP>(v, LogShift<T>(st.m, log_s));
     }
-    V e[2 * NP];
-    for (int i = 0; i < 2 * NP; ++i) e[i] = v[i];
-    const double s = sum_of<NP>(e, typename Of<T>::Sum((S)pivot(m)));
-    if (!ordinary(m, s)) return special(x, cols, m, s);
-    if (op == Op::log_softmax) {
-      const LogShift<T> shift(m, __builtin_log(s * unscale<T>()));
-      for (int i = 0; i < 2 * NP; ++i) v[i] = shift(v[i]);
-      store_row<NP>(y, cols, v, nt);
-    }
-    return {m, s * unscale<T>()};
+    store_row<NP>(y, cols, v, nt);
   }
 
-  template <int NP>
+  // Three rows in flight, as in Pipeline: the chain maximum - exponentials - sum - division of one row is some hundred
+  // and fifty cycles long and must not hold up its neighbours.
+  template <int NP, Op op>
   static void all(const RowsJob& job) {
+    if (job.rows == 0) return;
+    constexpr bool kWrites = op == Op::softmax || op == Op::log_softmax;
     // Lines are filled across the rows' borders where the rows lie end to end.
     const Store kind = row_store<T>(job);
-    const bool whole = kind == Store::stream;
     const int64_t bytes = job.cols * (int64_t)sizeof(T);
-    const bool joined = kind == Store::lines && job.y_stride == bytes && writes(job);
+    const bool joined = kWrites && kind == Store::lines && job.y_stride == bytes, whole = kind == Store::stream;
     Lines<T> lines;
     if (joined) lines.begin((T*)job.y, job.scratch);
-    for (int64_t r = 0; r < job.rows; ++r) {
-      prefetch((const char*)x_row<T>(job, r) + kAhead);
-      for (int64_t b = 64; b < bytes; b += 64) prefetch((const char*)x_row<T>(job, r) + kAhead + b);
-      T* y = joined ? lines.place() : writes(job) ? y_row<T>(job, r) : nullptr;
-      const RowState st = one<NP>(job.op, x_row<T>(job, r), y, job.cols, whole);
-      if (!writes(job))
-        job.states[r] = st;
-      else if (!ordinary(st.m, st.s))
-        fill_nan(y, job.cols);
+    V keep[2][2 * NP];
+    RowState before{0, 0};
+    double before_log = 0;
+    const auto put = [&](int64_t r) OSM_LAMBDA_INLINE {
+      T* y = joined ? lines.place() : y_row<T>(job, r);
+      write<NP>(op, x_row<T>(job, r), y, job.cols, before, before_log, keep[r & 1], whole);
       if (joined) lines.advance(bytes);
+    };
+    S m = max_of<NP>(x_row<T>(job, 0), job.cols);
+    for (int64_t r = 0; r < job.rows; ++r) {
+      const T* x = x_row<T>(job, r);
+      for (int64_t b = 0; b < bytes; b += 64) prefetch((const char*)x + kAhead + b);
+      const S coming = r + 1 < job.rows ? max_of<NP>(x_row<T>(job, r + 1), job.cols) : m;
+      const double s = exps_of<NP>(op, x, job.cols, m, keep[r & 1]);
+      if (kWrites && r > 0) put(r - 1);
+      before = ordinary((double)m, s) ? RowState{(double)m, s * unscale<T>()} : special(x, job.cols, (double)m, s);
+      if (op == Op::log_softmax) before_log = log_if(job, x, before);
+      if (!kWrites) job.states[r] = before;
+      m = coming;
     }
+    if (kWrites) put(job.rows - 1);
     if (joined) lines.end();
+  }
+  template <int NP>
+  static void of(const RowsJob& job) {
+    if (job.op == Op::softmax) return all<NP, Op::softmax>(job);
+    if (job.op == Op::log_softmax) return all<NP, Op::log_softmax>(job);
+    return all<NP, Op::state>(job);
   }
 
   static void run(const RowsJob& job) {
     switch ((job.cols + pair_of<T>() - 1) / pair_of<T>()) {
-      case 1: return all<1>(job);
-      case 2: return all<2>(job);
-      case 3: return all<3>(job);
-      case 4: return all<4>(job);
-      case 5: return all<5>(job);
-      case 6: return all<6>(job);
-      case 7: return all<7>(job);
-      default: return all<8>(job);
+      case 1: return of<1>(job);
+      case 2: return of<2>(job);
+      case 3: return of<3>(job);
+      case 4: return of<4>(job);
+      case 5: return of<5>(job);
+      case 6: return of<6>(job);
+      case 7: return of<7>(job);
+      default: return of<8>(job);
     }
   }
 };

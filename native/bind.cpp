@@ -84,7 +84,7 @@ void topk_array(const Plan& plan, int dtype, const Longs& shape, int axis, uintp
 void normalize_segment(const std::string& isa, int op, int dtype, uintptr_t x, uintptr_t y, int64_t n, double m, double s) {
   const osm::Isa& i = isa_of(isa);
   nb::gil_scoped_release free;
-  i.kernels[dtype].write((osm::Op)op, (const char*)x, (char*)y, n, {m, s}, false);
+  i.kernels[dtype].write((osm::Op)op, (const char*)x, (char*)y, n, {m, s}, std::log(s), false);
 }
 
 void exp_array(const std::string& isa, uintptr_t x, uintptr_t y, int64_t n) {

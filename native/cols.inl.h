@@ -27,33 +27,35 @@ struct LaneExp {
     return select(above(m, limit) | above(sub(V::set(0), m), limit), m, V::set(0));
   }
   OSM_INLINE explicit LaneExp(V m) : shift(shift_of(m)), exp(sub(m, shift_of(m))) {}
-  OSM_INLINE V operator()(V x) const { return exp(sub(x, shift)); }
+  OSM_INLINE V operator()(V x) const {
+    V v[1] = {sub(x, shift)};
+    exp(v);
+    return v[0];
+  }
 };
 template <class T>
 struct LaneMain {
   using type = LaneExp<T>;
 };
+// One register at a time: in columns every lane has constants of its own, and memory is the limit.
+template <class E, class V>
+struct Alone {
+  E exp;
+  OSM_INLINE explicit Alone(V m) : exp(m) {}
+  OSM_INLINE V operator()(V x) const {
+    V v[1] = {x};
+    exp(v);
+    return v[0];
+  }
+};
 template <>
 struct LaneMain<bf16> {
-  using type = ExpLight<F32, 4>;
+  using type = Alone<ExpLight<F32, 4>, F32>;
 };
 template <>
 struct LaneMain<f16> {
-  using type = ExpLight<F32, 4>;
+  using type = Alone<ExpLight<F32, 4>, F32>;
 };
-
-// log of positive normal doubles (sums lie in [1/2, 2^63]), within 2 ulp: atanh series on [sqrt(1/2), sqrt(2)].
-OSM_INLINE F64 log_of(F64 a) {
-  F64 k = exponent_of(mul(a, F64::set(1.4142135623730951)));
-  // a / 2^k: the exponent k (an integer in the low bits of k + magic) is taken off.
-  F64 reduced = shift_exponent(a, sub(F64::set(0x1.8p52), k));
-  F64 t = div(sub(reduced, F64::set(1)), add(reduced, F64::set(1))), t2 = mul(t, t);
-  F64 q = F64::set(1.0 / 21);
-  for (int d = 19; d >= 3; d -= 2) q = fma(q, t2, F64::set(1.0 / d));
-  F64 twice = add(t, t);
-  F64 series = fma(mul(twice, t2), q, twice);
-  return fma(k, F64::set(0x1.62e42fefa39efp-1), fma(k, F64::set(0x1.abc9e3b39803fp-56), series));
-}
 
 // Sums of the lanes of one register, in double.
 template <class V>
@@ -144,16 +146,6 @@ struct Lanes {
   }
 };
 
-// Place in memory of slot i of a loaded pair: bfloat16 pairs are split into even and odd places.
-template <class T>
-constexpr int64_t place_of(int64_t i) {
-  return i;
-}
-template <>
-constexpr int64_t place_of<bf16>(int64_t i) {
-  return i < F32::W ? 2 * i : 2 * (i - F32::W) + 1;
-}
-
 // State of one column by itself, where its lane turned out special.
 template <class T>
 RowState special_column(const char* x, int64_t step, int64_t length, double m, double s) {
@@ -168,12 +160,28 @@ RowState special_column(const char* x, int64_t step, int64_t length, double m, d
   return all;
 }
 
+// log_sum() of one column.
+template <class T>
+double log_sum_column(const char* x, int64_t step, int64_t length, double m) {
+  T some[64];
+  double total = 0;
+  int64_t equal = 0;
+  for (int64_t c = 0; c < length; c += 64) {
+    const int64_t n = length - c < 64 ? length - c : 64;
+    for (int64_t i = 0; i < n; ++i) some[i] = *(const T*)(x + (c + i) * step);
+    int64_t same = 0;
+    total += rest(some, n, m, &same).s;
+    equal += same;
+  }
+  return __builtin_log((double)equal) + __builtin_log1p(total / (double)equal);
+}
+
 template <class T>
 struct Cols {
   using V = typename Of<T>::V;
   using S = typename Of<T>::S;
   using Main = typename LaneMain<T>::type;
-  using Sum = typename Of<T>::Sum;
+  using Sum = Alone<typename Of<T>::Sum, V>;
   static constexpr int64_t P = pair_of<T>();
   static constexpr int64_t kLine = P * (int64_t)sizeof(T);
   const ColsJob& job;
@@ -212,6 +220,16 @@ struct Cols {
       const double m = (double)k.m[i], s = k.s[i];
       const char* x = job.x + (j + at) * (int64_t)sizeof(T);
       job.states[j + at] = ordinary(m, s) ? RowState{m, s * unscale<T>()} : special_column<T>(x, job.x_step, job.length, m, s);
+    }
+  }
+
+  void settle(Lanes<T>& k, int64_t j, int64_t n) const {
+    k.settle(job.op == Op::log_softmax);
+    if (job.op != Op::log_softmax) return;
+    for (int64_t i = 0; i < P; ++i) {
+      const int64_t at = place_of<T>(i);
+      const RowState st{(double)k.m[i], k.s[i] * unscale<T>()};
+      if (at < n && blunt(st)) k.log_s[i] = log_sum_column<T>(job.x + (j + at) * (int64_t)sizeof(T), job.x_step, job.length, st.m);
     }
   }
 
@@ -278,7 +296,7 @@ struct Cols {
         put_states(k, j, n);
         continue;
       }
-      k.settle(job.op == Op::log_softmax);
+      settle(k, j, n);
       if (job.op == Op::log_softmax) {
         logs(0, job.length, j, n, k);
         continue;
@@ -328,7 +346,7 @@ struct Cols {
         const int64_t j = j0 + p * P, n = job.count - j < P ? job.count - j : P;
         // Lanes of -inf alone have summed nothing but the floor.
         if (writes())
-          strip[p].settle(job.op == Op::log_softmax);
+          settle(strip[p], j, n);
         else
           put_states(strip[p], j, n);
       }

@@ -55,17 +55,23 @@ struct Context {
   bool writes() const { return problem.op == Op::softmax || problem.op == Op::log_softmax; }
 };
 
-// log-sum-exps of n rows from their states. Near zero, where log(s) is small because one term dominates, the other
-// terms are summed by themselves: log1p keeps what 1 + r would round away.
+// log(s), where one term may dominate: the others are summed by themselves (`rest`), log1p keeps what 1 + r rounds away.
+bool blunt(const RowState& st) { return st.s < 1.25 && st.s >= 1.0 && std::isfinite(st.m); }
+template <class Rest>
+double log_sum(const RowState& st, const Rest& rest) {
+  if (!blunt(st)) return std::log(st.s);
+  int64_t equal = 0;
+  const RowState r = rest(&equal);
+  return std::log((double)equal) + std::log1p(r.s / (double)equal);
+}
+
+// log-sum-exps of n rows from their states; sharpened as above where the result is so near 0 that it shows.
 void put_lse(const Context& c, const RowState* states, const int64_t* at, int64_t n, const std::function<RowState(int64_t, int64_t*)>& rest) {
   double lse[64];
   c.problem.isa->finish(states, lse, n);
   for (int64_t i = 0; i < n; ++i) {
-    if (std::fabs(lse[i]) < 0.25 && states[i].s < 1.25 && states[i].s >= 1.0) {
-      int64_t equal = 0;
-      const RowState r = rest(i, &equal);
-      lse[i] = states[i].m + (std::log((double)equal) + std::log1p(r.s / (double)equal));
-    }
+    if (std::fabs(lse[i]) < 0.25 && blunt(states[i]))
+      lse[i] = states[i].m + log_sum(states[i], [&](int64_t* equal) { return rest(i, equal); });
     c.problem.first[at[i]] = lse[i];
   }
 }
@@ -157,9 +163,10 @@ void run_segments(const Context& c) {
       put_lse(c, &st, &p.result, 1, [&](int64_t, int64_t* equal) { return c.kernels.rest(x, cols, st.m, equal); });
     } else {
       char* y = c.problem.y + p.y;
+      const double log_s = c.problem.op == Op::log_softmax ? c.kernels.log_sum(x, cols, st) : 0.0;
       parallel_for(segments, c.threads, [&](int64_t i) {
         const int64_t at = i * kSegment * c.size;
-        c.kernels.write(c.problem.op, x + at, y + at, length(i), st, c.stream);
+        c.kernels.write(c.problem.op, x + at, y + at, length(i), st, log_s, c.stream);
       });
     }
   }
@@ -378,6 +385,19 @@ struct Packed {
   }
 };
 
+RowState packed_rest(const Context& c, Packed& p, int64_t chunk, double m, int64_t* equal) {
+  RowState total{m, 0};
+  *equal = 0;
+  for (int64_t from = 0; from < c.layout.cols; from += chunk) {
+    const int64_t n = std::min(chunk, c.layout.cols - from);
+    p.gather(from, n);
+    int64_t same = 0;
+    total.s += c.kernels.rest(p.data, n, m, &same).s;
+    *equal += same;
+  }
+  return total;
+}
+
 void packed_reduce(const Context& c, Packed& p, int64_t chunk) {
   const int64_t cols = c.layout.cols;
   State all;
@@ -405,18 +425,7 @@ void packed_reduce(const Context& c, Packed& p, int64_t chunk) {
     c.problem.second[at] = std::isnan(s) ? s : (double)((s > 0) - (s < 0));
     return;
   }
-  put_lse(c, &st, &at, 1, [&](int64_t, int64_t* equal) {
-    RowState total{st.m, 0};
-    *equal = 0;
-    for (int64_t from = 0; from < cols; from += chunk) {
-      const int64_t n = std::min(chunk, cols - from);
-      p.gather(from, n);
-      int64_t same = 0;
-      total.s += c.kernels.rest(p.data, n, st.m, &same).s;
-      *equal += same;
-    }
-    return total;
-  });
+  put_lse(c, &st, &at, 1, [&](int64_t, int64_t* equal) { return packed_rest(c, p, chunk, st.m, equal); });
 }
 
 void packed_map(const Context& c, Packed& p, int64_t chunk) {
@@ -439,10 +448,12 @@ void packed_map(const Context& c, Packed& p, int64_t chunk) {
     const State piece = to_state(c.kernels.segment(p.data, n));
     all = from ? merge(all, piece) : piece;
   }
+  const RowState st = to_row(all);
+  const double log_s = c.problem.op == Op::log_softmax ? log_sum(st, [&](int64_t* equal) { return packed_rest(c, p, chunk, st.m, equal); }) : 0.0;
   for (int64_t from = 0; from < cols; from += chunk) {
     const int64_t n = std::min(chunk, cols - from);
     p.gather(from, n);
-    if (live) c.kernels.write(c.problem.op, p.data, p.data, n, to_row(all), false);
+    if (live) c.kernels.write(c.problem.op, p.data, p.data, n, st, log_s, false);
     p.scatter(from, n);
   }
 }

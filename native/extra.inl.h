@@ -52,16 +52,14 @@ void exps(const T* x, double* e, int64_t n, double m) {
       load2(x + i, a, b);
     else
       load_some(x + i, here, a, b);
-    const bool far = __builtin_fabs(m) >= Log2e<V>::limit;
-    if (far) {
-      const ExpFar<V, Of<T>::kDegree == 4 ? 6 : Of<T>::kDegree> f((S)m);
-      a = f(a), b = f(b);
-    } else {
-      const ExpExact<V, Of<T>::kDegree == 4 ? 6 : Of<T>::kDegree> f((S)m);
-      a = f(a), b = f(b);
-    }
+    constexpr int degree = Of<T>::kDegree == 4 ? 6 : Of<T>::kDegree;
+    V v[2] = {a, b};
+    if (__builtin_fabs(m) >= Log2e<V>::limit)
+      ExpFar<V, degree>((S)m)(v);
+    else
+      ExpExact<V, degree>((S)m)(v);
     S out[P];
-    store(out, a), store(out + V::W, b);
+    store(out, v[0]), store(out + V::W, v[1]);
     for (int64_t q = 0; q < P; ++q)
       if (place_of<T>(q) < here) e[i + place_of<T>(q)] = (double)out[q] * unscale<T>();
   }
@@ -71,14 +69,16 @@ void exps(const T* x, double* e, int64_t n, double m) {
 void exp_f32(const float* x, float* y, int64_t n) {
   constexpr int64_t P = pair_of<float>();
   for (int64_t i = 0; i < n; i += P) {
-    F32 a, b;
-    if (n - i >= P) {
-      load2(x + i, a, b);
-      store2(y + i, exp_unshifted<F32, 6>(a), exp_unshifted<F32, 6>(b));
-    } else {
-      load_some(x + i, n - i, a, b);
-      store_some(y + i, n - i, exp_unshifted<F32, 6>(a), exp_unshifted<F32, 6>(b));
-    }
+    F32 v[2];
+    if (n - i >= P)
+      load2(x + i, v[0], v[1]);
+    else
+      load_some(x + i, n - i, v[0], v[1]);
+    exp_unshifted<F32, 6>(v);
+    if (n - i >= P)
+      store2(y + i, v[0], v[1]);
+    else
+      store_some(y + i, n - i, v[0], v[1]);
   }
 }
 
@@ -127,9 +127,10 @@ constexpr Kernels kernels() {
       cols<T>,
       [](const char* x, int64_t n) { return segment((const T*)x, n); },
       [](const char* x, int64_t n, double m, int64_t* equal) { return rest((const T*)x, n, m, equal); },
-      [](Op op, const char* x, char* y, int64_t n, RowState st, bool nt) {
+      [](const char* x, int64_t n, RowState st) { return ordinary(st.m, st.s) ? log_sum((const T*)x, n, st) : 0.0; },
+      [](Op op, const char* x, char* y, int64_t n, RowState st, double log_s, bool nt) {
         alignas(64) char space[lines_bytes<T>()];
-        write_row(op, (const T*)x, (T*)y, n, st, store_kind<T>(nt, y, 0, n), space);
+        write_row(op, (const T*)x, (T*)y, n, st, log_s, store_kind<T>(nt, y, 0, n), space);
         if (nt) fence();
       },
       [](const char* x, double* e, int64_t n, double m) { exps((const T*)x, e, n, m); },

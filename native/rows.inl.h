@@ -85,6 +85,43 @@ OSM_INLINE void store_some(T* p, int64_t n, V a, V b) {
 OSM_INLINE F64 widen_sum(F32 a) { return add(low_half(a), high_half(a)); }
 OSM_INLINE F64 widen_sum(F64 a) { return a; }
 
+// The running sum of a row. Floats are summed in double; doubles carry what each addition rounds away.
+template <class V>
+struct Total {
+  F64 sum = F64::set(0);
+  OSM_INLINE void fold(V a) { sum = add(sum, widen_sum(a)); }
+  OSM_INLINE double value() const { return hsum(sum); }
+};
+template <>
+struct Total<F64> {
+  F64 sum = F64::set(0), lost = F64::set(0);
+  OSM_INLINE void fold(F64 a) {
+    const F64 t = add(sum, a), back = sub(t, sum);
+    lost = add(lost, add(sub(sum, sub(t, back)), sub(a, back)));
+    sum = t;
+  }
+  OSM_INLINE double value() const {
+    double s[F64::W], l[F64::W], total = 0, rest = 0;
+    store(s, sum), store(l, lost);
+    for (int i = 0; i < F64::W; ++i) {
+      const double t = total + s[i], back = t - total;
+      rest += (total - (t - back)) + (s[i] - back) + l[i];
+      total = t;
+    }
+    return total + rest;
+  }
+};
+
+// Place in memory of slot i of a loaded pair: bfloat16 pairs are split into even and odd places.
+template <class T>
+constexpr int64_t place_of(int64_t i) {
+  return i;
+}
+template <>
+constexpr int64_t place_of<bf16>(int64_t i) {
+  return i < F32::W ? 2 * i : 2 * (i - F32::W) + 1;
+}
+
 // ---- 1/s and the last multiplication ---------------------------------------------------------------------------------
 
 // 1/s in two parts: high + low is good to twice the format, so dividing costs one rounding, as a true division would.
@@ -100,14 +137,22 @@ struct Scale {
     else
       low = V::set((S)(inverse - (double)(S)inverse));
   }
-  OSM_INLINE V operator()(V e) const { return fma(e, high, mul(e, low)); }
+  template <int n>
+  OSM_INLINE void operator()(V (&e)[n]) const {
+    V t[n];
+    OSM_EACH t[i] = mul(e[i], low);
+    OSM_EACH e[i] = fma(e[i], high, t[i]);
+  }
 };
 // For 16-bit results one rounding of float more is nothing.
 template <class V>
 struct ScaleLight {
   V high;
   OSM_INLINE explicit ScaleLight(double sum) : high(V::set((typename V::Scalar)(1.0 / sum))) {}
-  OSM_INLINE V operator()(V e) const { return mul(e, high); }
+  template <int n>
+  OSM_INLINE void operator()(V (&e)[n]) const {
+    OSM_EACH e[i] = mul(e[i], high);
+  }
 };
 template <class T>
 struct ScaleOf {
@@ -127,21 +172,28 @@ template <class T>
 struct LogShift {  // 16 bits: float carries more than the result keeps
   F32 m, log_sum;
   OSM_INLINE LogShift(double max, double log_s) : m(F32::set((float)max)), log_sum(F32::set((float)log_s)) {}
-  OSM_INLINE F32 operator()(F32 x) const { return sub(sub(x, m), log_sum); }
+  template <int n>
+  OSM_INLINE void operator()(F32 (&x)[n]) const {
+    OSM_EACH x[i] = sub(sub(x[i], m), log_sum);
+  }
 };
 template <>
 struct LogShift<float> {  // float: in double, rounded once
   F64 m, log_sum;
   OSM_INLINE LogShift(double max, double log_s) : m(F64::set(max)), log_sum(F64::set(log_s)) {}
-  OSM_INLINE F32 operator()(F32 x) const {
-    return narrow(sub(sub(low_half(x), m), log_sum), sub(sub(high_half(x), m), log_sum));
+  template <int n>
+  OSM_INLINE void operator()(F32 (&x)[n]) const {
+    OSM_EACH x[i] = narrow(sub(sub(low_half(x[i]), m), log_sum), sub(sub(high_half(x[i]), m), log_sum));
   }
 };
 template <>
 struct LogShift<double> {
   F64 m, log_sum;
   OSM_INLINE LogShift(double max, double log_s) : m(F64::set(max)), log_sum(F64::set(log_s)) {}
-  OSM_INLINE F64 operator()(F64 x) const { return sub(sub(x, m), log_sum); }
+  template <int n>
+  OSM_INLINE void operator()(F64 (&x)[n]) const {
+    OSM_EACH x[i] = sub(sub(x[i], m), log_sum);
+  }
 };
 
 // ---- where results go ------------------------------------------------------------------------------------------------
@@ -211,38 +263,44 @@ struct Sweep {
   const T* next;  // maximum of these
   const T* cur;   // exponentials of these
   S* keep;        // null: sums only
-  const E& exp;
+  E exp;
   const S* kept;  // Write::scaled: exponentials of the row to write
   const T* prev;  // Write::mapped: the row itself, `result` does the rest
-  const R& result;
+  R result;
   T* y;
 };
 
-template <class T, class E, class R, bool kMax, bool kExp, bool kKeep, Write kWrite, Store kStore>
-OSM_INLINE void sweep_pair(const Sweep<T, E, R>& w, int64_t i, T* y, typename Of<T>::V& m0, typename Of<T>::V& m1,
-                           typename Of<T>::V& s0, typename Of<T>::V& s1) {
+// n pairs at element i. Sums: tree of the pairs' exponentials.
+template <int n, class T, class E, class R, bool kMax, bool kExp, bool kKeep, Write kWrite, Store kStore>
+OSM_INLINE void sweep_pairs(const Sweep<T, E, R>& w, int64_t i, T* y, typename Of<T>::V& m0, typename Of<T>::V& m1,
+                            typename Of<T>::V& sum) {
   using V = typename Of<T>::V;
-  V a, b;
+  constexpr int64_t P = pair_of<T>();
+  V v[2 * n];
   if constexpr (kMax) {
-    load2(w.next + i, a, b);
-    for (int64_t line = 0; line < pair_of<T>() * (int64_t)sizeof(T); line += 64)
-      prefetch((const char*)(w.next + i) + kAhead + line);
-    m0 = max(m0, a), m1 = max(m1, b);
+    for (int p = 0; p < n; ++p) load2(w.next + i + p * P, v[2 * p], v[2 * p + 1]);
+    for (int64_t b = 0; b < n * P * (int64_t)sizeof(T); b += 64) prefetch((const char*)(w.next + i) + kAhead + b);
+    for (int p = 0; p < n; ++p) m0 = max(m0, v[2 * p]), m1 = max(m1, v[2 * p + 1]);
   }
   if constexpr (kExp) {
-    load2(w.cur + i, a, b);
-    a = w.exp(a), b = w.exp(b);
-    s0 = add(s0, a), s1 = add(s1, b);
-    if constexpr (kKeep) store(w.keep + i, a), store(w.keep + i + V::W, b);
+    for (int p = 0; p < n; ++p) load2(w.cur + i + p * P, v[2 * p], v[2 * p + 1]);
+    w.exp(v);
+    if constexpr (kKeep)
+      for (int k = 0; k < 2 * n; ++k) store(w.keep + i + k * V::W, v[k]);
+    V s = add(v[0], v[1]);
+    for (int p = 1; p < n; ++p) s = add(s, add(v[2 * p], v[2 * p + 1]));
+    sum = s;
   }
-  if constexpr (kWrite == Write::scaled) {
-    put2<kStore>(y, w.result(V::load(w.kept + i)), w.result(V::load(w.kept + i + V::W)));
-  } else if constexpr (kWrite == Write::mapped) {
-    if constexpr (!kMax)
-      for (int64_t line = 0; line < pair_of<T>() * (int64_t)sizeof(T); line += 64)
-        prefetch((const char*)(w.prev + i) + kAhead + line);
-    load2(w.prev + i, a, b);
-    put2<kStore>(y, w.result(a), w.result(b));
+  if constexpr (kWrite != Write::none) {
+    if constexpr (kWrite == Write::scaled) {
+      for (int k = 0; k < 2 * n; ++k) v[k] = V::load(w.kept + i + k * V::W);
+    } else {
+      if constexpr (!kMax)
+        for (int64_t b = 0; b < n * P * (int64_t)sizeof(T); b += 64) prefetch((const char*)(w.prev + i) + kAhead + b);
+      for (int p = 0; p < n; ++p) load2(w.prev + i + p * P, v[2 * p], v[2 * p + 1]);
+    }
+    w.result(v);
+    for (int p = 0; p < n; ++p) put2<kStore>(y + p * P, v[2 * p], v[2 * p + 1]);
   }
 }
 
@@ -250,69 +308,95 @@ struct Swept {
   double max, sum;
 };
 
+constexpr int kTogether = 2;  // pairs side by side
+
 template <class T, class E, class R, bool kMax, bool kExp, bool kKeep, Write kWrite, Store kStore>
-Swept sweep(const Sweep<T, E, R>& w, int64_t cols, char* space) {
+Swept sweep(const Sweep<T, E, R>& given, int64_t cols, char* space) {
   using V = typename Of<T>::V;
   using S = typename Of<T>::S;
-  constexpr int64_t P = pair_of<T>();
+  constexpr int64_t P = pair_of<T>(), G = kTogether;
+  // Lines are met either by starting the pairs of the written row where its first line starts, or, where the kept
+  // exponentials are in split order (bfloat16), through a buffer.
+  constexpr bool kWrites = kWrite != Write::none, kSplit = kWrite == Write::scaled && place_of<T>(1) != 1;
+  constexpr bool kBuffer = kWrites && kStore == Store::lines && kSplit, kShift = kWrites && kStore == Store::lines && !kSplit;
+  constexpr Store kPut = kShift ? Store::stream : kStore;
+  Sweep<T, E, R> w = given;  // by value: a store through y might change what a reference shows
   S lowest;
   put_neg_inf(lowest);
-  V m0 = V::set(lowest), m1 = m0;
-  F64 total = F64::set(0);
+  V m0 = V::set(lowest), m1 = m0, group = V::set(0), v[2];
+  Total<V> total;
   [[maybe_unused]] Lines<T> lines;
-  if constexpr (kWrite != Write::none && kStore == Store::lines) lines.begin(w.y, space);
-  const int64_t pairs = cols / P;
-  for (int64_t start = 0; start < pairs; start += kBlock) {
-    const int64_t stop = start + kBlock < pairs ? start + kBlock : pairs;
-    V s0 = V::set(0), s1 = s0, s2 = s0, s3 = s0;
+  if constexpr (kBuffer) lines.begin(w.y, space);
+
+  const auto write_some = [&](int64_t from, int64_t n, T* y) OSM_LAMBDA_INLINE {  // 0 < n < P elements
+    if constexpr (kWrite == Write::scaled)
+      v[0] = V::load(w.kept + from), v[1] = V::load(w.kept + from + V::W);
+    else
+      load_some(w.prev + from, n, v[0], v[1]);
+    w.result(v);
+    store_some(y, n, v[0], v[1]);
+  };
+  int64_t head = 0;
+  if constexpr (kShift) {
+    head = (int64_t)(-(uintptr_t)w.y & 63) / (int64_t)sizeof(T);
+    if (head > cols) head = cols;
+    for (int64_t i = 0; i < head; i += P - 1) write_some(i, head - i < P ? head - i : P - 1, w.y + i);
+    w.kept += head, w.prev += head, w.y += head;
+  }
+
+  const int64_t pairs = cols / P, joint = kWrites ? (cols - head) / P : pairs;
+  for (int64_t start = 0; start < joint; start += kBlock) {
+    const int64_t stop = start + kBlock < joint ? start + kBlock : joint;
     T* y = w.y + start * P;
-    if constexpr (kWrite != Write::none && kStore == Store::lines) y = lines.place();
+    if constexpr (kBuffer) y = lines.place();
     int64_t j = start;
-    for (; j + 2 <= stop; j += 2) {
-      sweep_pair<T, E, R, kMax, kExp, kKeep, kWrite, kStore>(w, j * P, y + (j - start) * P, m0, m1, s0, s1);
-      sweep_pair<T, E, R, kMax, kExp, kKeep, kWrite, kStore>(w, j * P + P, y + (j - start) * P + P, m0, m1, s2, s3);
+    V sum = V::set(0);
+    for (; j + G <= stop; j += G) {
+      sweep_pairs<G, T, E, R, kMax, kExp, kKeep, kWrite, kPut>(w, j * P, y + (j - start) * P, m0, m1, group);
+      if constexpr (kExp && E::kFoldEach) total.fold(group);
+      if constexpr (kExp && !E::kFoldEach) sum = add(sum, group);
     }
-    if (j < stop)
-      sweep_pair<T, E, R, kMax, kExp, kKeep, kWrite, kStore>(w, j * P, y + (j - start) * P, m0, m1, s0, s1);
-    if constexpr (kExp) total = add(total, widen_sum(add(add(s0, s1), add(s2, s3))));
-    if constexpr (kWrite != Write::none && kStore == Store::lines) lines.advance((stop - start) * P * (int64_t)sizeof(T));
+    for (; j < stop; ++j) {
+      sweep_pairs<1, T, E, R, kMax, kExp, kKeep, kWrite, kPut>(w, j * P, y + (j - start) * P, m0, m1, group);
+      if constexpr (kExp) sum = add(sum, group);
+    }
+    if constexpr (kExp) total.fold(sum);
+    if constexpr (kBuffer) lines.advance((stop - start) * P * (int64_t)sizeof(T));
+  }
+  // What the shift leaves over of the other rows: less than a pair.
+  for (int64_t j = joint; j < pairs; ++j) {
+    sweep_pairs<1, T, E, R, kMax, kExp, kKeep, Write::none, Store::plain>(w, j * P, nullptr, m0, m1, group);
+    if constexpr (kExp) total.fold(group);
   }
   const int64_t done = pairs * P, left = cols - done;
   if (left) {
-    V a, b;
     if constexpr (kMax) {
-      load_some(w.next + done, left, a, b);
-      m0 = max(m0, a), m1 = max(m1, b);
+      load_some(w.next + done, left, v[0], v[1]);
+      m0 = max(m0, v[0]), m1 = max(m1, v[1]);
     }
     if constexpr (kExp) {
-      load_some(w.cur + done, left, a, b);
-      a = w.exp(a), b = w.exp(b);
-      total = add(total, widen_sum(add(a, b)));
-      if constexpr (kKeep) store(w.keep + done, a), store(w.keep + done + V::W, b);
-    }
-    if constexpr (kWrite != Write::none) {
-      T* y = w.y + done;
-      if constexpr (kStore == Store::lines) y = lines.place();
-      if constexpr (kWrite == Write::scaled) {
-        a = w.result(V::load(w.kept + done)), b = w.result(V::load(w.kept + done + V::W));
-      } else {
-        load_some(w.prev + done, left, a, b);
-        a = w.result(a), b = w.result(b);
-      }
-      store_some(y, left, a, b);
-      if constexpr (kStore == Store::lines) lines.advance(left * (int64_t)sizeof(T));
+      load_some(w.cur + done, left, v[0], v[1]);
+      w.exp(v);
+      total.fold(add(v[0], v[1]));
+      if constexpr (kKeep) store(w.keep + done, v[0]), store(w.keep + done + V::W, v[1]);
     }
   }
-  if constexpr (kWrite != Write::none && kStore == Store::lines) lines.end();
-  return {kMax ? (double)hmax(max(m0, m1)) : 0.0, kExp ? hsum(total) : 0.0};
+  if constexpr (kWrites) {
+    const int64_t rest = cols - head - joint * P;
+    if (rest) write_some(joint * P, rest, kBuffer ? lines.place() : w.y + joint * P);
+    if constexpr (kBuffer) {
+      lines.advance(rest * (int64_t)sizeof(T));
+      lines.end();
+    }
+  }
+  return {kMax ? (double)hmax(max(m0, m1)) : 0.0, kExp ? total.value() : 0.0};
 }
 
 // Stand-ins where a sweep does not use its exp or result.
 struct NoExp {
-  template <class V>
-  OSM_INLINE V operator()(V x) const {
-    return x;
-  }
+  static constexpr bool kFoldEach = false;
+  template <class V, int n>
+  OSM_INLINE void operator()(V (&)[n]) const {}
 };
 constexpr NoExp kNoExp{};
 
@@ -414,13 +498,31 @@ RowState row_state(const T* x, int64_t n) {
   return state;
 }
 
+// log(s) of a row whose state is known. Where one term dominates, 1 + r has rounded part of r away, and log(s) is all that
+// is left of a log-probability near 0: then the other terms are summed by themselves, and log1p keeps their bits.
+constexpr double kSharpen = 1.25;
+OSM_INLINE bool blunt(RowState st) { return st.s < kSharpen && st.s >= 1.0 && st.m < kInf; }
+template <class T>
+RowState rest(const T* x, int64_t n, double m, int64_t* equal);
+template <class T>
+OSM_INLINE double log_sum(const T* x, int64_t n, RowState st) {
+  if (!blunt(st)) {
+    double l[F64::W];
+    store(l, log_of(F64::set(st.s)));
+    return l[0];
+  }
+  int64_t equal = 0;
+  const RowState r = rest(x, n, st.m, &equal);
+  return __builtin_log((double)equal) + __builtin_log1p(r.s / (double)equal);
+}
+
 template <class T>
 RowState rest(const T* x, int64_t n, double m, int64_t* equal) {
   using V = typename Of<T>::V;
   using S = typename Of<T>::S;
   const ExpFar<V, Of<T>::kDegree> e((S)m);
   const V top = V::set((S)m);
-  F64 total = F64::set(0);
+  Total<V> total;
   int64_t count = 0;
   const int64_t P = pair_of<T>();
   for (int64_t i = 0; i < n; i += P) {
@@ -430,8 +532,10 @@ RowState rest(const T* x, int64_t n, double m, int64_t* equal) {
     else
       load_some(x + i, n - i, a, b);
     count += count_equal(a, top) + count_equal(b, top);
-    total = add(total, widen_sum(add(keep_unequal(e(a), a, top), keep_unequal(e(b), b, top))));
+    V v[2] = {a, b};
+    e(v);
+    total.fold(add(keep_unequal(v[0], a, top), keep_unequal(v[1], b, top)));
   }
   *equal = count;
-  return {m, hsum(total) * unscale<T>()};
+  return {m, total.value() * unscale<T>()};
 }

@@ -72,8 +72,10 @@ struct Kernels {
   RowState (*segment)(const char* x, int64_t n);
   // m and the sum over the elements that are not equal to m, with their count: for a log-sum-exp near zero.
   RowState (*rest)(const char* x, int64_t n, double m, int64_t* equal);
-  // y = exp(x - m) / s, or (x - m) - log(s).
-  void (*write)(Op op, const char* x, char* y, int64_t n, RowState state, bool stream);
+  // log(s) of a whole row whose state is known, to full accuracy near 0.
+  double (*log_sum)(const char* x, int64_t n, RowState state);
+  // y = exp(x - m) / s, or (x - m) - log_s.
+  void (*write)(Op op, const char* x, char* y, int64_t n, RowState state, double log_s, bool stream);
   // e = exp(x - m) in double, for weighted sums.
   void (*exps)(const char* x, double* e, int64_t n, double m);
   void (*topk)(const TopkJob&);

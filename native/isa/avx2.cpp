@@ -10,6 +10,7 @@ namespace osm::isa_avx2 {
 namespace {
 
 #define OSM_INLINE inline __attribute__((always_inline))
+#define OSM_LAMBDA_INLINE __attribute__((always_inline))
 #include "../simd/avx2.h"
 
 #include "../exp.inl.h"

@@ -10,6 +10,7 @@ namespace osm::isa_neon {
 namespace {
 
 #define OSM_INLINE inline __attribute__((always_inline))
+#define OSM_LAMBDA_INLINE __attribute__((always_inline))
 #include "../simd/neon.h"
 
 #include "../exp.inl.h"

@@ -9,6 +9,7 @@ namespace osm::isa_scalar {
 namespace {
 
 #define OSM_INLINE inline __attribute__((always_inline))
+#define OSM_LAMBDA_INLINE __attribute__((always_inline))
 #include "../simd/scalar.h"
 
 #include "../exp.inl.h"
