@@ -194,7 +194,7 @@ def _notes(x: Array) -> list[str]:
             break
     for level, size in cpu.info().get("caches", {}).items():
         if 2 * total <= size:
-            notes.append(f"the array and its result ({2 * total} bytes) fit {level}: memory is not the limit")
+            notes.append(f"the array and its result ({2 * total} bytes) fit {level}, so memory is no limit")
             break
     return notes
 
