@@ -88,7 +88,7 @@ def softmax(
             small: Array | None = _core.softmax_small(x)
             if small is not None:
                 return small
-        elif _core.softmax_small_out(x, out):
+        elif type(out) is _ndarray and _core.softmax_small_out(x, out):
             return out
     return _rows(x, axis, dim, where, out, dtype, order, False, (algorithm, precision, isa, threads))
 
@@ -114,7 +114,7 @@ def log_softmax(
             small: Array | None = _core.log_softmax_small(x)
             if small is not None:
                 return small
-        elif _core.log_softmax_small_out(x, out):
+        elif type(out) is _ndarray and _core.log_softmax_small_out(x, out):
             return out
     return _rows(x, axis, dim, where, out, dtype, order, True, (algorithm, precision, isa, threads))
 
