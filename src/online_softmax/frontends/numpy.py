@@ -151,14 +151,14 @@ def logsumexp(
     given = checks.array(x, "x")
     target = checks.result_dtype(given.dtype, None)
     over = checks.axes(axis, dim, given.ndim)
-    values, keep = checks.cast(given, checks.compute_dtype(target)), checks.mask(where, given.shape)
-    weights = checks.weights(b, given.shape)
-    choice = {"algorithm": algorithm, "isa": isa, "threads": threads}
+    values = checks.cast(given, checks.compute_dtype(target))
+    keep, weights = checks.mask(where, given.shape), checks.weights(b, given.shape)
+    rows, reduced = values, over
     if not over:
-        rows, (keep, weights) = _as_rows(values), map(_as_rows, (keep, weights))
-        lse, sign = cpu.logsumexp(rows, (given.ndim,), b=weights, where=keep, **choice)
-    else:
-        lse, sign = cpu.logsumexp(values, over, b=weights, where=keep, **choice)
+        rows, keep, weights, reduced = _as_rows(values), _as_rows(keep), _as_rows(weights), (given.ndim,)
+    lse, sign = cpu.logsumexp(
+        rows, reduced, b=weights, where=keep, algorithm=algorithm, isa=isa, threads=threads
+    )
     if weights is not None and not return_sign:
         lse = np.where(sign < 0, np.nan, lse)
     found = [checks.cast(np.asarray(a), target) for a in ((lse, sign) if return_sign else (lse,))]
@@ -218,9 +218,11 @@ def _rows(
     direct = asked is not None and compute == target and asked.flags.aligned
     result = asked if asked is not None and direct else cpu.empty(given.shape, compute, like=values)
     algorithm, precision, isa, threads = choice
-    operands = (values, result) if over else (_as_rows(values), _as_rows(result))
+    rows, written, reduced = values, result, over
+    if not over:
+        rows, written, keep, reduced = _as_rows(values), _as_rows(result), _as_rows(keep), (given.ndim,)
     cpu.softmax(
-        *operands, over or (given.ndim,), where=keep if over else _as_rows(keep), log=log,
+        rows, written, reduced, where=keep, log=log,
         isa=isa, algorithm=algorithm, threads=threads, precision=precision,
     )  # fmt: skip
     if asked is None:
