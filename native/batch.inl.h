@@ -271,7 +271,19 @@ struct Short {
   template <int NP, class Exp>
   static OSM_INLINE double sum_of(V (&v)[2 * NP], const Exp& e) {
     apply<2 * NP>(v, e);
-    return hsum(widen_sum(tree_sum<2 * NP>(v)));
+    if constexpr (!Exp::kFoldEach) return hsum(widen_sum(tree_sum<2 * NP>(v)));
+    Total<V> total;
+    fold<2 * NP>(v, total);
+    return total.value();
+  }
+  template <int N>
+  static OSM_INLINE void fold(const V* v, Total<V>& total) {
+    if constexpr (N >= 4) {
+      total.fold(tree_sum<4>(v));
+      fold<N - 4>(v + 4, total);
+    } else if constexpr (N > 0) {
+      total.fold(tree_sum<2>(v));
+    }
   }
 
   template <int NP>

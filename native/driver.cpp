@@ -541,7 +541,7 @@ void run_topk(const TopkProblem& problem) {
       const State piece = to_state(c.kernels.segment(x, n));
       all = from ? merge(all, piece) : piece;
       const int64_t found = std::min(k, n);
-      c.kernels.topk({x, n, found, mine.data(), my_index.data()});
+      if (found > 0) c.kernels.topk({x, n, found, mine.data(), my_index.data()});
       int64_t i = 0, j = 0, o = 0;
       const auto beats = [](double a, double b) { return a > b || (std::isnan(a) && !std::isnan(b)); };
       while (o < k && (i < held || j < found)) {

@@ -108,7 +108,7 @@ struct Total<F64> {
       rest += (total - (t - back)) + (s[i] - back) + l[i];
       total = t;
     }
-    return total + rest;
+    return total - total == 0 ? total + rest : total;  // what infinity lost is NaN
   }
 };
 

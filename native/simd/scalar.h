@@ -96,6 +96,7 @@ OSM_INLINE bf16 round_to(float f, bf16) {
 OSM_INLINE f16 round_to(float f, f16) {
   uint32_t u = to_bits(f), sign = u >> 16 & 0x8000;
   float a = from_bits(u & 0x7fffffff);
+  if (a != a) return {(uint16_t)(sign | 0x7e00)};
   if (a >= 65520.0f) return {(uint16_t)(sign | 0x7c00)};
   if (a < 0x1p-14f) return {(uint16_t)(sign | (to_bits(a + 0.5f) - 0x3f000000u))};  // the sum rounds at 2^-24
   uint32_t r = to_bits(a) - 0x38000000u;
