@@ -148,16 +148,16 @@ def row(kind: str, dtype: np.dtype, n: int) -> np.ndarray:
     rng = np.random.default_rng(n)
     top = float(ml_dtypes.finfo(dtype).max)
     far = {"float64": 1e8, "float32": 1e5, "float16": 3e3, "bfloat16": 3e3}[dtype.name]
-    values = {
+    make = {
         "random": lambda: 3 * rng.standard_normal(n),
         "ramp": lambda: 1e-3 * np.arange(n),  # every element a new maximum
         "constant": lambda: np.full(n, 3.25),  # 16-bit sums would stall
         "shift": lambda: far + 3 * rng.standard_normal(n),
         "spread": lambda: np.linspace(-top / 2, top / 2, n) * 2,  # differences past the format's range
         "tail": lambda: -rng.uniform(0, 120, n),  # results in and below the subnormals
-    }[kind]()
+    }[kind]
     with np.errstate(over="ignore"):
-        made = np.clip(values, -top, top).astype(dtype)
+        made = np.clip(make(), -top, top).astype(dtype)
     made.flags.writeable = False
     return made
 

@@ -54,6 +54,19 @@ def test_forced_isa_is_used(fmt, isa):
 def test_forced_algorithm_is_used():
     """naive overflows where the others do not, in whatever way it is asked for."""
     x = np.array([1000.0, 1000.0], np.float32)
+    routes = {
+        "last axis": lambda **choice: osm.softmax(x, **choice),
+        "another axis": lambda **choice: osm.softmax(np.stack([x, x], axis=1), 0, **choice)[:, 0],
+        "strided": lambda **choice: osm.softmax(np.repeat(x, 2)[::2], **choice),
+        "masked": lambda **choice: osm.softmax(np.append(x, 1), where=[True, True, False], **choice)[:2],
+        "long": lambda **choice: osm.softmax(np.repeat(x, 50_000), threads=2, **choice)[:2],
+    }
+    for name, route in routes.items():
+        assert np.isnan(route(algorithm="naive")).all(), name
+        assert np.isfinite(route()).all(), name
+    for weights in (None, [1.0, 2.0]):
+        assert osm.logsumexp(x, b=weights, algorithm="naive") == np.inf
+        assert osm.logsumexp(np.append(x, 1), where=[True, True, False], algorithm="naive") == np.inf
     assert np.isnan(osm.softmax(x, algorithm="naive")).all()
     assert osm.logsumexp(x, algorithm="naive") == np.inf
     for algorithm in set(cpu.ALGORITHMS) - {"naive"}:
