@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import CPUS, THREADS
-from online_softmax import _core
+from online_softmax import cpu
 
 RESULTS = Path(__file__).parent / "results"
 # Of --quick runs, which measure nothing worth keeping.
@@ -32,9 +32,11 @@ def versions() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
     """What the core sees of the CPU, and what a reader needs to judge the figures."""
+    info = cpu.info()
     return {
-        "cpu": dict(_core.cpu_info()),
-        "isa": _core.isas()[0],
+        "model": info["cpu"],
+        "caches": info["caches"],
+        "isa": info["isa"],
         "cpus_online": os.cpu_count(),
         "cpus_used": len(CPUS),
         "threads": THREADS,
@@ -54,13 +56,8 @@ def write(name: str, body: dict[str, Any], quick: bool) -> Path:
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     record = {"schema": 1, "date": now, "machine": machine(), "versions": versions(), **body}
     path = folder(quick) / f"{name}.json"
-    path.write_text(json.dumps(record, indent=1, default=_plain) + "\n")
+    path.write_text(json.dumps(record, indent=1) + "\n")
     return path
-
-
-def _plain(value: Any) -> Any:
-    """Tuples' and sets' cousins from the core, as JSON has them."""
-    return list(value) if hasattr(value, "__iter__") else str(value)
 
 
 def read(name: str, quick: bool) -> dict[str, Any] | None:

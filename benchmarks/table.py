@@ -120,10 +120,9 @@ def busy_table(data: Record) -> str:
 def heading(data: Record) -> str:
     """The machine, the versions and the date, in one paragraph."""
     machine, versions = data["machine"], data["versions"]
-    cpu = machine["cpu"]
     packages = ", ".join(f"{name} {number}" for name, number in versions.items() if number != "not installed")
     return (
-        f"{cpu.get('model', 'CPU')} ({machine['isa']}), {machine['threads']} threads, {data['date'][:10]}. "
+        f"{machine['model']} ({machine['isa']}), {machine['threads']} threads, {data['date'][:10]}. "
         f"{packages}. Medians of one run, contenders interleaved. The ceiling is the best copy (softmax) or "
         "read (logsumexp) of the same bytes in the same rounds."
     )

@@ -24,7 +24,7 @@ struct Shape {
   bool rows_inside;  // rows side by side: the reduced axis is the first
 };
 constexpr Shape kShapes[] = {
-    {"compact", 0, 1, false},   {"gaps", 3, 1, false},     {"every second", 1, 2, false},
+    {"compact", 0, 1, false},    {"gaps", 3, 1, false},      {"every second", 1, 2, false},
     {"backwards", 0, -1, false}, {"first axis", 0, 1, true}, {"first axis with gaps", 5, 1, true},
 };
 
@@ -37,7 +37,8 @@ struct Strided {
   Strided(const Shape& s, int64_t rows, int64_t cols, int64_t size, Where where)
       : row((s.rows_inside ? 1 : cols * std::abs(s.step) + s.row_gap) * size),
         element((s.rows_inside ? (rows + s.row_gap) : s.step) * size),
-        buffer(std::max<int64_t>(0, rows && cols ? (rows - 1) * row + (cols - 1) * std::abs(element) + size : 0), where),
+        buffer(std::max<int64_t>(0, rows && cols ? (rows - 1) * row + (cols - 1) * std::abs(element) + size : 0),
+               where),
         origin(buffer.data() + (element < 0 ? (cols - 1) * -element : 0)) {}
   char* at(int64_t r, int64_t c) const { return origin + r * row + c * element; }
 };
@@ -51,8 +52,9 @@ struct Setting {
   Where where;
 
   std::string id(int64_t rows, int64_t cols) const {
-    return std::string(name_of(op)) + "." + short_name(dtype) + "." + isa->name + "." + name_of(algorithm) + " " + shape->name + " " +
-           std::to_string(rows) + "x" + std::to_string(cols) + " threads " + std::to_string(threads);
+    return std::string(name_of(op)) + "." + short_name(dtype) + "." + isa->name + "." + name_of(algorithm) + " " +
+           shape->name + " " + std::to_string(rows) + "x" + std::to_string(cols) + " threads " +
+           std::to_string(threads);
   }
 };
 
@@ -107,12 +109,14 @@ void run_case(const Setting& s, const Table& t, const Truth& truth) {
     else if (s.op == Op::lse)
       good = tolerance.logarithm(p.first[r], want.lse);
     else
-      good = (std::isnan(want.m) ? std::isnan(p.second[r]) : p.first[r] == want.m) && tolerance.sum(p.second[r], want.s);
+      good =
+          (std::isnan(want.m) ? std::isnan(p.second[r]) : p.first[r] == want.m) && tolerance.sum(p.second[r], want.s);
     tally.check(good, s.id(t.rows, t.cols) + (t.live.empty() ? "" : " masked") + " row " + std::to_string(r) + detail);
   }
 }
 
-void run_all(const Isa* isa, Dtype dtype, int64_t rows, int64_t cols, Fill how, bool mask, int threads, bool every_shape) {
+void run_all(const Isa* isa, Dtype dtype, int64_t rows, int64_t cols, Fill how, bool mask, int threads,
+             bool every_shape) {
   const Table t = table_of(dtype, rows, cols, how, mask, (unsigned)(rows * 131 + cols));
   const Truth truth = truth_of(t);
   int turn = 0;
@@ -144,7 +148,8 @@ void test_weights(const Isa* isa, Dtype dtype) {
     for (int64_t r = 0; r < 3; ++r) {
       double sum = 0, size = 0;
       for (int64_t c = 0; c < cols; ++c)
-        if (w[r * cols + c] != 0) sum += w[r * cols + c] * std::exp(t.at(r, c)), size += std::fabs(w[r * cols + c]) * std::exp(t.at(r, c));
+        if (w[r * cols + c] != 0)
+          sum += w[r * cols + c] * std::exp(t.at(r, c)), size += std::fabs(w[r * cols + c]) * std::exp(t.at(r, c));
       // The sum may cancel: its error is relative to the sum of the sizes.
       const double off = std::fabs(p.second[r] * std::exp(p.first[r]) - sum);
       tally.check(off <= Tolerance{dtype, false}.work() * size, s.id(3, cols) + " weighted row " + std::to_string(r));

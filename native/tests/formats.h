@@ -16,7 +16,9 @@ inline const char* short_name(Dtype d) {
 }
 
 // Half the relative distance of neighbours: what one rounding may cost.
-inline double unit(Dtype d) { return std::ldexp(1.0, d == Dtype::f64 ? -53 : d == Dtype::f32 ? -24 : d == Dtype::f16 ? -11 : -8); }
+inline double unit(Dtype d) {
+  return std::ldexp(1.0, d == Dtype::f64 ? -53 : d == Dtype::f32 ? -24 : d == Dtype::f16 ? -11 : -8);
+}
 inline double least_normal(Dtype d) { return std::ldexp(1.0, d == Dtype::f64 ? -1022 : d == Dtype::f16 ? -14 : -126); }
 
 inline double from_half(uint16_t h) {
@@ -33,7 +35,7 @@ inline uint16_t to_half(double v) {
   if (a >= 65520.0) return sign | 0x7c00;
   int e = 0;
   std::frexp(a, &e);
-  const int scale = e < -13 ? -24 : e - 11;                        // the spacing of halves around a
+  const int scale = e < -13 ? -24 : e - 11;                      // the spacing of halves around a
   const int steps = (int)std::nearbyint(std::ldexp(a, -scale));  // ties to even
   return sign | (uint16_t)(scale == -24 ? steps : ((e + 14) << 10) + (steps - 1024));
 }

@@ -15,7 +15,7 @@ using osm::RowsJob;
 using osm::RowState;
 
 // One below, at and one above the widths (4 to 32 lanes, pairs of them, rows kept in registers), odd ones, and a page.
-constexpr int64_t kLengths[] = {1,  2,  3,  5,  7,  8,   9,   15,  16,  17,  31,  32,  33,  47,   63,   64,
+constexpr int64_t kLengths[] = {1,  2,  3,  5,   7,   8,   9,   15,  16,  17,  31,  32,  33,  47,   63,   64,
                                 65, 95, 97, 127, 128, 129, 191, 255, 256, 257, 511, 512, 513, 1000, 1027, 4101};
 
 struct Variant {
@@ -29,15 +29,19 @@ struct Variant {
   const Kernels& kernels() const { return isa->kernels[(int)dtype]; }
   int64_t size() const { return (int64_t)osm::dtype_size(dtype); }
   std::string id() const {
-    return std::string(name_of(op)) + "." + short_name(dtype) + "." + isa->name + "." + name_of(algorithm) + (fast ? " fast" : "") +
-           (stream ? " stream" : "") + (where == Where::heap ? "" : where == Where::before ? " before a wall" : " after a wall");
+    return std::string(name_of(op)) + "." + short_name(dtype) + "." + isa->name + "." + name_of(algorithm) +
+           (fast ? " fast" : "") + (stream ? " stream" : "") +
+           (where == Where::heap     ? ""
+            : where == Where::before ? " before a wall"
+                                     : " after a wall");
   }
 };
 
-std::string place(const Variant& v, const char* what, int64_t rows, int64_t cols, int64_t r, int64_t c, double got, double want) {
+std::string place(const Variant& v, const char* what, int64_t rows, int64_t cols, int64_t r, int64_t c, double got,
+                  double want) {
   char text[200];
-  std::snprintf(text, sizeof text, " %s %lldx%lld at (%lld, %lld): %.17g, expected %.17g", what, (long long)rows, (long long)cols,
-                (long long)r, (long long)c, got, want);
+  std::snprintf(text, sizeof text, " %s %lldx%lld at (%lld, %lld): %.17g, expected %.17g", what, (long long)rows,
+                (long long)cols, (long long)r, (long long)c, got, want);
   return v.id() + text;
 }
 
@@ -56,7 +60,8 @@ void check_states(const Variant& v, const Table& t, const Truth& truth, const Ro
 }
 
 // `step`, `lane`: bytes from one element of a row to the next and from one row to the next.
-void check_values(const Variant& v, const Table& t, const Truth& truth, const char* y, int64_t step, int64_t lane, const char* what) {
+void check_values(const Variant& v, const Table& t, const Truth& truth, const char* y, int64_t step, int64_t lane,
+                  const char* what) {
   const Tolerance tolerance{v.dtype, v.fast};
   for (int64_t r = 0; r < t.rows; ++r)
     for (int64_t c = 0; c < t.cols; ++c) {
@@ -162,7 +167,8 @@ void test_pieces(const Isa* isa, Dtype dtype) {
   const Kernels& k = isa->kernels[(int)dtype];
   const int64_t size = (int64_t)osm::dtype_size(dtype);
   const Tolerance tolerance{dtype, false};
-  for (int64_t n : {(int64_t)1, (int64_t)7, (int64_t)16, (int64_t)33, (int64_t)129, (int64_t)1027, osm::kSegment - 1, osm::kSegment})
+  for (int64_t n : {(int64_t)1, (int64_t)7, (int64_t)16, (int64_t)33, (int64_t)129, (int64_t)1027, osm::kSegment - 1,
+                    osm::kSegment})
     for (Where where : kWheres) {
       const Table t = table_of(dtype, 1, n, Fill::near, false, (unsigned)n);
       const Truth truth = truth_of(t);
@@ -177,9 +183,15 @@ void test_pieces(const Isa* isa, Dtype dtype) {
       const int64_t want = std::count(t.x.begin(), t.x.end(), row.m);
       tally.check(equal == want, v.id() + " rest: wrong count of maxima");
       tally.check(std::fabs(rest.s - (row.s - (double)want)) <= tolerance.work() * row.s, v.id() + " rest: wrong sum");
+      const double log_s = k.log_sum(x.data(), n, st);
+      tally.check(tolerance.logarithm(log_s, std::log(row.s)), v.id() + " log_sum");
       for (bool stream : {false, true}) {
-        k.write(Op::softmax, x.data(), y.data(), n, st, stream);
-        check_values(v, t, truth, y.data(), size, n * size, "write");
+        for (Op op : {Op::softmax, Op::log_softmax}) {
+          Variant of_op = v;
+          of_op.op = op;
+          k.write(op, x.data(), y.data(), n, st, log_s, stream);
+          check_values(of_op, t, truth, y.data(), size, n * size, "write");
+        }
       }
       k.exps(x.data(), e.as<double>(), n, row.m);
       bool good = true;

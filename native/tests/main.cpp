@@ -36,7 +36,8 @@ int main(int argc, char** argv) {
     tests::tally.check(!std::strcmp(isas.front()->name, argv[2]), std::string("first choice is not ") + argv[2]);
   tests::tally.check(osm::find_isa("nonsense") == nullptr, "an unknown instruction set was found");
   tests::test_kernels();
-  std::printf("kernels: %lld passed, %lld failed so far\n", (long long)tests::tally.passed, (long long)tests::tally.failed);
+  std::printf("kernels: %lld passed, %lld failed so far\n", (long long)tests::tally.passed,
+              (long long)tests::tally.failed);
   std::fflush(stdout);
   tests::test_driver();
   std::printf("%lld passed, %lld failed\n", (long long)tests::tally.passed, (long long)tests::tally.failed);

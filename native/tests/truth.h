@@ -17,7 +17,8 @@ using osm::Op;
 
 constexpr Op kOps[] = {Op::softmax, Op::log_softmax, Op::lse, Op::state};
 constexpr Dtype kDtypes[] = {Dtype::f32, Dtype::f64, Dtype::f16, Dtype::bf16};
-constexpr int kAlgorithms[] = {osm::kAuto, (int)Algorithm::naive, (int)Algorithm::three_pass, (int)Algorithm::online, (int)Algorithm::cached};
+constexpr int kAlgorithms[] = {osm::kAuto, (int)Algorithm::naive, (int)Algorithm::three_pass, (int)Algorithm::online,
+                               (int)Algorithm::cached};
 
 inline const char* name_of(Op op) {
   constexpr const char* names[] = {"softmax", "log_softmax", "logsumexp", "state"};
@@ -54,19 +55,31 @@ inline Table table_of(Dtype d, int64_t rows, int64_t cols, Fill fill, bool mask,
   for (double& v : t.x) v = rounded(d, values(random));
   if (mask) {
     t.live.resize(t.x.size());
-    for (size_t i = 0; i < t.live.size(); ++i) t.live[i] = random() % 3 != 0 && (int64_t)i / cols != 1;  // row 1: nothing left
+    for (size_t i = 0; i < t.live.size(); ++i)
+      t.live[i] = random() % 3 != 0 && (int64_t)i / cols != 1;  // row 1: nothing left
   }
   if (fill != Fill::special || cols == 0) return t;
   for (int64_t r = 0; r < rows; ++r) {
     double* row = &t.x[(size_t)(r * cols)];
     double& one = row[random() % (size_t)cols];
     switch (r % 6) {
-      case 0: one = NAN; break;
-      case 1: one = HUGE_VAL; break;
-      case 2: std::fill(row, row + cols, -HUGE_VAL); break;
-      case 3: one = -HUGE_VAL; break;
-      case 4: row[0] = HUGE_VAL, row[cols - 1] = NAN; break;
-      default: break;
+      case 0:
+        one = NAN;
+        break;
+      case 1:
+        one = HUGE_VAL;
+        break;
+      case 2:
+        std::fill(row, row + cols, -HUGE_VAL);
+        break;
+      case 3:
+        one = -HUGE_VAL;
+        break;
+      case 4:
+        row[0] = HUGE_VAL, row[cols - 1] = NAN;
+        break;
+      default:
+        break;
     }
   }
   return t;
@@ -121,8 +134,9 @@ inline Truth truth_of(const Table& t) {
 }
 
 // How far a result may be off. `work`: error of the arithmetic before the one rounding into the format: exp and a few
-// roundings of float (of double for float64). Formats of 16 bits have a shorter polynomial, some 1.6e-6 off, a hundredth
-// of their own rounding; rescaling a running sum by it adds a few times as much (older errors shrink with the sum).
+// roundings of float (of double for float64). Formats of 16 bits have a shorter polynomial, some 1.6e-6 off, a
+// hundredth of their own rounding; rescaling a running sum by it adds a few times as much (older errors shrink with the
+// sum).
 struct Tolerance {
   Dtype dtype;
   bool fast;
@@ -131,7 +145,8 @@ struct Tolerance {
   bool softmax(double got, double want) const {
     const double one_unit = fast && (dtype == Dtype::f16 || dtype == Dtype::bf16) ? 2 * unit(dtype) : 0.0;
     const double spacing = unit(dtype) * least_normal(dtype) * 2;  // of the subnormal numbers
-    return same(got, want, (unit(dtype) + work() + one_unit) * std::fabs(want) + spacing * (fast ? 1.5 : 0.51) + flush());
+    return same(got, want,
+                (unit(dtype) + work() + one_unit) * std::fabs(want) + spacing * (fast ? 1.5 : 0.51) + flush());
   }
   bool log_softmax(double got, double want) const {
     return same(got, want, unit(dtype) * std::fabs(want) + work() * (1.0 + std::fabs(want)));
@@ -148,7 +163,8 @@ struct Tolerance {
   }
 };
 
-// ---- the tally -------------------------------------------------------------------------------------------------------------
+// ---- the tally
+// -------------------------------------------------------------------------------------------------------------
 
 struct Tally {
   int64_t passed = 0, failed = 0;
