@@ -16,6 +16,7 @@ from online_softmax import _core
 
 # The ceilings behind each kind: the best of them is what a workload is measured against.
 CEILINGS = {"copy": ("copy", "copy_nt"), "read": ("read",)}
+LINE = 64  # bytes of a cache line
 
 
 def ours(workload: Workload, x: Array, out: Array | None) -> list[Contender]:
@@ -43,7 +44,10 @@ def ceilings(workload: Workload, x: Array, out: Array | None) -> dict[str, Calla
 
     A reduction reads x alone. Anything else reads as many bytes as x has and writes as many to `out`.
     """
-    source, target, nbytes = x.ctypes.data, 0 if out is None else out.ctypes.data, x.nbytes
+    # Non-temporal stores need whole lines: the same memory but for at most two of them.
+    source = -(-x.ctypes.data // LINE) * LINE
+    target = 0 if out is None else -(-out.ctypes.data // LINE) * LINE
+    nbytes = (x.nbytes - LINE) // LINE * LINE
 
     def probe(kind: str) -> Callable[[], float]:
         return lambda: float(_core.probe(kind, source, target, nbytes, THREADS))
