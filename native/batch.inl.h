@@ -79,7 +79,7 @@ void online_rows(const RowsJob& job) {
   const Store how = row_store<T>(job);
   for (int64_t r = 0; r < job.rows; ++r) {
     const T* x = x_row<T>(job, r);
-    const RowState st = row_state(x, job.cols);
+    const RowState st = job.op == Op::state ? row_state<T, typename Of<T>::State>(x, job.cols) : row_state<T, typename Of<T>::Sum>(x, job.cols);
     if (writes(job))
       write_row(job.op, x, y_row<T>(job, r), job.cols, st, log_if(job, x, st), how, job.scratch);
     else
@@ -102,7 +102,8 @@ void three_pass_rows(const RowsJob& job) {
   for (int64_t r = 0; r < job.rows; ++r) {
     const T* x = x_row<T>(job, r);
     const double m = row_max(x, job.cols);
-    const double s = sum_pass(x, job.cols, typename Of<T>::Sum((S)pivot(m)));
+    const double s = job.op == Op::state ? sum_pass(x, job.cols, typename Of<T>::State((S)pivot(m)))
+                                         : sum_pass(x, job.cols, typename Of<T>::Sum((S)pivot(m)));
     const RowState st = ordinary(m, s) ? RowState{m, s * unscale<T>()} : special(x, job.cols, m, s);
     if (writes(job))
       write_row(job.op, x, y_row<T>(job, r), job.cols, st, log_if(job, x, st), how, job.scratch);
@@ -175,6 +176,7 @@ struct Pipeline {
     return stored<E, LogShift<T>, false, Write::mapped>(r, e, LogShift<T>(before.m, before_log));
   }
   Swept choose(int64_t r, double m, bool write, RowState before) {
+    if (job.op == Op::state) return advance<typename Of<T>::State>(r, m, write, before);
     if (job.op != Op::softmax) return advance<typename Of<T>::Sum>(r, m, write, before);
     if (sizeof(T) > 2 && __builtin_fabs(m) >= Log2e<V>::limit) return advance<ExpFar<V, Of<T>::kDegree>>(r, m, write, before);
     return advance<typename Of<T>::Main>(r, m, write, before);
@@ -296,6 +298,7 @@ struct Short {
   template <int NP>
   static OSM_INLINE double exps_of(Op op, const T* x, int64_t cols, S m, V (&e)[2 * NP]) {
     load_row<NP>(x, cols, e);
+    if (op == Op::state) return sum_of<NP>(e, typename Of<T>::State((S)pivot(m)));
     if (op != Op::softmax) return sum_of<NP>(e, typename Of<T>::Sum((S)pivot(m)));
     if (sizeof(T) > 2 && !(__builtin_fabs((double)m) < Log2e<V>::limit))
       return sum_of<NP>(e, ExpFar<V, Of<T>::kDegree>((S)pivot(m)));
@@ -355,6 +358,7 @@ struct Short {
   static void of(const RowsJob& job) {
     if (job.op == Op::softmax) return all<NP, Op::softmax>(job);
     if (job.op == Op::log_softmax) return all<NP, Op::log_softmax>(job);
+    if (job.op == Op::lse) return all<NP, Op::lse>(job);
     return all<NP, Op::state>(job);
   }
 
@@ -373,7 +377,19 @@ struct Short {
 };
 
 template <class T>
+void given_rows(const RowsJob& job) {
+  const Store how = row_store<T>(job);
+  for (int64_t r = 0; r < job.rows; ++r)
+    write_row(job.op, x_row<T>(job, r), y_row<T>(job, r), job.cols, job.states[r], __builtin_log(job.states[r].s), how, job.scratch);
+}
+
+template <class T>
 void rows(const RowsJob& job) {
+  if (job.given) {
+    given_rows<T>(job);
+    if (job.stream) fence();
+    return;
+  }
   switch (job.algorithm) {
     case Algorithm::naive: naive_rows<T>(job); break;
     case Algorithm::three_pass: three_pass_rows<T>(job); break;

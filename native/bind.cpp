@@ -81,10 +81,15 @@ void topk_array(const Plan& plan, int dtype, const Longs& shape, int axis, uintp
   osm::run_topk(p);
 }
 
-void normalize_segment(const std::string& isa, int op, int dtype, uintptr_t x, uintptr_t y, int64_t n, double m, double s) {
-  const osm::Isa& i = isa_of(isa);
+// The write pass alone, from states (double, row-major over the axes that are left).
+void normalize_array(const Plan& plan, int op, int dtype, const Longs& shape, uint64_t reduced, uintptr_t x, const Longs& xs, uintptr_t y,
+                     const Longs& ys, uintptr_t m, uintptr_t s) {
+  Problem p = make_problem(plan, op, dtype, shape, reduced, x, xs);
+  p.y = (char*)y;
+  set_strides(p.y_strides, ys, p.ndim);
+  p.given = true, p.first = (double*)m, p.second = (double*)s;
   nb::gil_scoped_release free;
-  i.kernels[dtype].write((osm::Op)op, (const char*)x, (char*)y, n, {m, s}, std::log(s), false);
+  osm::run(p);
 }
 
 void exp_array(const std::string& isa, uintptr_t x, uintptr_t y, int64_t n) {
@@ -267,7 +272,7 @@ NB_MODULE(_core, m) {
   m.def("map_array", &map_array);
   m.def("reduce_array", &reduce_array);
   m.def("topk_array", &topk_array);
-  m.def("normalize_segment", &normalize_segment);
+  m.def("normalize_array", &normalize_array);
   m.def("exp_array", &exp_array);
   m.def("probe", &probe);
   m.def("buffer", &buffer);

@@ -155,7 +155,7 @@ RowState special_column(const char* x, int64_t step, int64_t length, double m, d
   for (int64_t c = 0; c < length; c += 64) {
     const int64_t n = length - c < 64 ? length - c : 64;
     for (int64_t i = 0; i < n; ++i) some[i] = *(const T*)(x + (c + i) * step);
-    all = merged(all, segment(some, n));
+    all = merged(all, segment<T, typename Of<T>::State>(some, n));
   }
   return all;
 }
@@ -182,6 +182,7 @@ struct Cols {
   using S = typename Of<T>::S;
   using Main = typename LaneMain<T>::type;
   using Sum = Alone<typename Of<T>::Sum, V>;
+  using State = Alone<typename Of<T>::State, V>;
   static constexpr int64_t P = pair_of<T>();
   static constexpr int64_t kLine = P * (int64_t)sizeof(T);
   const ColsJob& job;
@@ -287,11 +288,12 @@ struct Cols {
         m0 = max(m0, a), m1 = max(m1, b);
       }
       store(k.m, m0), store(k.m + V::W, m1);
-      if (job.op != Op::softmax) {
-        sums<Sum, false>(j, n, k, nullptr);
-      } else {
+      if (job.op == Op::softmax)
         sums<Main, true>(j, n, k, keep);
-      }
+      else if (job.op == Op::state)
+        sums<State, false>(j, n, k, nullptr);
+      else
+        sums<Sum, false>(j, n, k, nullptr);
       if (!writes()) {
         put_states(k, j, n);
         continue;
@@ -309,7 +311,26 @@ struct Cols {
     }
   }
 
+  // ---- states known: the write pass alone
+  void given() const {
+    Lanes<T> k;
+    for (int64_t j = 0; j < job.count; j += P) {
+      const int64_t n = job.count - j < P ? job.count - j : P;
+      for (int64_t i = 0; i < P; ++i) {
+        const int64_t at = place_of<T>(i);
+        const RowState st = at < n ? job.states[j + at] : RowState{0, 1};
+        k.m[i] = (S)st.m, k.s[i] = st.s / unscale<T>();
+      }
+      k.settle(job.op == Op::log_softmax);
+      if (job.op == Op::log_softmax)
+        logs(0, job.length, j, n, k);
+      else
+        map<Main>(0, job.length, j, n, k);
+    }
+  }
+
   // ---- online: a strip of columns, block after block of their elements; memory is read along its lines
+  template <class E>
   void push(int64_t c0, int64_t c1, int64_t j, int64_t n, Lanes<T>& k) const {
     V before0 = V::load(k.m), before1 = V::load(k.m + V::W), m0 = before0, m1 = before1, a, b;
     for (int64_t c = c0; c < c1; ++c) {
@@ -317,7 +338,7 @@ struct Cols {
       m0 = max(m0, a), m1 = max(m1, b);
     }
     const V p0 = guarded(m0), p1 = guarded(m1);
-    const Sum e0(p0), e1(p1);
+    const E e0(p0), e1(p1);
     V s0 = V::set(0), s1 = s0;
     for (int64_t c = c0; c < c1; ++c) {
       load(c, j, n, a, b);
@@ -341,7 +362,10 @@ struct Cols {
       const int64_t pairs = (wide + P - 1) / P;
       for (int64_t p = 0; p < pairs; ++p)
         for (int64_t i = 0; i < P; ++i) strip[p].m[i] = lowest, strip[p].s[i] = 0;
-      each_block([&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) { push(c0, c1, j, n, strip[p]); }, j0, pairs);
+      if (job.op == Op::state)
+        each_block([&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) { push<State>(c0, c1, j, n, strip[p]); }, j0, pairs);
+      else
+        each_block([&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) { push<Sum>(c0, c1, j, n, strip[p]); }, j0, pairs);
       for (int64_t p = 0; p < pairs; ++p) {
         const int64_t j = j0 + p * P, n = job.count - j < P ? job.count - j : P;
         // Lanes of -inf alone have summed nothing but the floor.
@@ -373,7 +397,9 @@ struct Cols {
 template <class T>
 void cols(const ColsJob& job) {
   const Cols<T> c(job);
-  if (job.algorithm == Algorithm::cached)
+  if (job.given)
+    c.given();
+  else if (job.algorithm == Algorithm::cached)
     c.cached();
   else
     c.online();

@@ -53,6 +53,8 @@ struct Context {
     threads = total < kParallelElements ? 1 : p.threads;
   }
   bool writes() const { return problem.op == Op::softmax || problem.op == Op::log_softmax; }
+  // A state is a result of its own, in float for 16-bit rows too: what only feeds a 16-bit result may cost less.
+  RowState segment(const char* x, int64_t n) const { return (problem.op == Op::state ? kernels.state : kernels.segment)(x, n); }
 };
 
 // log(s), where one term may dominate: the others are summed by themselves (`rest`), log1p keeps what 1 + r rounds away.
@@ -86,6 +88,7 @@ RowsJob rows_job(const Context& c) {
   job.op = c.problem.op;
   job.algorithm = c.algorithm;
   job.fast = c.problem.fast;
+  job.given = c.problem.given;
   job.stream = c.stream && c.writes();
   job.cols = c.layout.cols;
   return job;
@@ -112,11 +115,19 @@ void reduce_rows(const Context& c, RowsJob job, int64_t from, int64_t to) {
   }
 }
 
+// The states a caller gave for n rows from r on.
+void read_states(const Context& c, const Place& p, int64_t step, int64_t n, RowState* states) {
+  for (int64_t i = 0; i < n; ++i) states[i] = {c.problem.first[p.result + i * step], c.problem.second[p.result + i * step]};
+}
+
 void map_rows(const Context& c, RowsJob job, int64_t from, int64_t to) {
   const Dim& inner = c.layout.inner();
+  RowState states[64];
+  const int64_t most = c.problem.given ? 64 : INT64_MAX;
   for (int64_t r = from; r < to;) {
     const Place p = c.layout.place(r);
-    job.rows = std::min(to - r, inner.size - p.inner);
+    job.rows = std::min({to - r, inner.size - p.inner, most});
+    if (job.given) read_states(c, p, inner.result, job.rows, states), job.states = states;
     job.x = c.problem.x + p.x, job.x_stride = inner.x;
     job.y = c.problem.y + p.y, job.y_stride = inner.y;
     c.kernels.rows(job);
@@ -143,7 +154,7 @@ void run_rows(const Context& c) {
 // ---- few long rows: their segments are shared out and the states merged from left to right --------------------------------
 
 bool few_long_rows(const Context& c) {
-  return c.algorithm == Algorithm::online && c.threads > 1 && c.layout.rows < 2 * c.threads && c.layout.cols >= 2 * kSegment;
+  return c.algorithm == Algorithm::online && !c.problem.given && c.threads > 1 && c.layout.rows < 2 * c.threads && c.layout.cols >= 2 * kSegment;
 }
 
 void run_segments(const Context& c) {
@@ -153,7 +164,7 @@ void run_segments(const Context& c) {
     const Place p = c.layout.place(r);
     const char* x = c.problem.x + p.x;
     const auto length = [&](int64_t i) { return std::min(kSegment, cols - i * kSegment); };
-    parallel_for(segments, c.threads, [&](int64_t i) { states[(size_t)i] = c.kernels.segment(x + i * kSegment * c.size, length(i)); });
+    parallel_for(segments, c.threads, [&](int64_t i) { states[(size_t)i] = c.segment(x + i * kSegment * c.size, length(i)); });
     State all = to_state(states[0]);
     for (size_t i = 1; i < states.size(); ++i) all = merge(all, to_state(states[i]));
     const RowState st = to_row(all);
@@ -221,13 +232,16 @@ void run_cols(const Context& c) {
     job.x = c.problem.x + p.x + from * c.size, job.x_step = along.x;
     job.length = along.size, job.count = count;
     job.scratch = thread_scratch(scratch + aligned64(count * (int64_t)sizeof(RowState)));
+    RowState* states = (RowState*)(job.scratch + scratch);
+    job.states = states, job.given = c.problem.given;
+    Place first = p;
+    first.result += from * side.result;
+    if (job.given) read_states(c, first, side.result, count, states);
     if (c.writes()) {
       job.y = c.problem.y + p.y + from * c.size, job.y_step = along.y;
       c.kernels.cols(job);
       return;
     }
-    RowState* states = (RowState*)(job.scratch + scratch);
-    job.states = states;
     c.kernels.cols(job);
     for (int64_t i = 0; i < count; i += 64) {
       ColsJob part = job;
@@ -271,7 +285,9 @@ void run_grouped(const Context& c) {
     RowState states[kGroup];
     ColsJob job{};
     job.op = c.problem.op, job.algorithm = c.algorithm;
-    job.length = along.size, job.count = n, job.scratch = base, job.states = states;
+    job.length = along.size, job.count = n, job.scratch = base, job.states = states, job.given = c.problem.given;
+    if (job.given)
+      for (int64_t i = 0; i < n; ++i) read_states(c, rows[i], 0, 1, states + i);
     if (together) {
       copy_group(c, rows, n, base + scratch, false);
       job.x = base + scratch, job.x_step = line, job.y = base + scratch, job.y_step = line;
@@ -314,24 +330,37 @@ struct Packed {
   // Elements [from, from + n) of the row; masked ones and those of weight 0 become -inf.
   void gather(int64_t from, int64_t n) {
     const Problem& p = c.problem;
-    live_count = 0;
+    std::memset(live, 1, (size_t)n);
     c.layout.each_run(from, n, [&](int64_t at, int64_t count, const Place& o, const Dim& d) {
-      const char* x = p.x + row.x + o.x;
-      copy_elements(c.size, x, d.x, data + at * c.size, c.size, count);
-      for (int64_t i = 0; i < count; ++i) {
-        uint8_t take = 1;
-        if (p.where) take = *(p.where + row.where + o.where + i * d.where) != 0;
-        if (p.weights) {
+      copy_elements(c.size, p.x + row.x + o.x, d.x, data + at * c.size, c.size, count);
+      if (p.where) {
+        const char* where = p.where + row.where + o.where;
+        for (int64_t i = 0; i < count; ++i) live[at + i] = where[i * d.where] != 0;
+      }
+      if (p.weights)
+        for (int64_t i = 0; i < count; ++i) {
           double w;
           std::memcpy(&w, p.weights + row.weights + o.weights + i * d.weights, 8);
-          take &= w != 0;
-          weights[at + i] = take ? w : 0.0;
+          live[at + i] &= w != 0;
+          weights[at + i] = live[at + i] ? w : 0.0;
         }
-        live[at + i] = take;
-        live_count += take;
-        if (!take) set_neg_inf(p.dtype, data + (at + i) * c.size);
-      }
     });
+    live_count = n;
+    if (p.where || p.weights) live_count = c.size == 8 ? select<uint64_t>(n) : c.size == 4 ? select<uint32_t>(n) : select<uint16_t>(n);
+  }
+  template <class U>
+  int64_t select(int64_t n) {
+    U* element = (U*)data;
+    char bits[8] = {};
+    set_neg_inf(c.problem.dtype, bits);
+    U blank;
+    std::memcpy(&blank, bits, sizeof blank);
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      element[i] = live[i] ? element[i] : blank;
+      count += live[i];
+    }
+    return count;
   }
 
   // Results back to their places; masked slots get 0 (softmax) or -inf (log_softmax).
@@ -350,14 +379,13 @@ struct Packed {
 
   // sum of weight * exp(x - m): a state whose s may have any sign.
   RowState weighted(int64_t n) {
-    const RowState plain = c.kernels.segment(data, n);
+    if (c.algorithm == Algorithm::naive) return weighted_unshifted(n);
+    const RowState plain = c.segment(data, n);
     if (std::isnan(plain.s)) return plain;
     double s = 0;
     if (plain.m == HUGE_VAL) {  // only the infinite terms count
-      std::vector<double> e((size_t)n);
-      c.kernels.exps(data, e.data(), n, 0.0);
       for (int64_t i = 0; i < n; ++i)
-        if (std::isinf(element(i)) && element(i) > 0) s += weights[i];
+        if (element(i) == HUGE_VAL) s += weights[i];
       return {plain.m, s == 0 ? std::nan("") : s};
     }
     std::vector<double> e((size_t)n);
@@ -366,21 +394,19 @@ struct Packed {
       if (live[i]) s += weights[i] * e[(size_t)i];
     return {plain.m, s};
   }
-  double element(int64_t i) const {
-    double e = 0;
-    const char* p = data + i * c.size;
-    if (c.problem.dtype == Dtype::f64) {
-      std::memcpy(&e, p, 8);
-    } else if (c.problem.dtype == Dtype::f32) {
-      float f;
-      std::memcpy(&f, p, 4);
-      e = f;
-    } else {
-      uint16_t h;
-      std::memcpy(&h, p, 2);
-      const uint16_t top = c.problem.dtype == Dtype::f16 ? 0x7c00 : 0x7f80;
-      e = h == top ? HUGE_VAL : 0.0;  // asked only whether it is +inf
+  // The same with no maximum taken out, overflowing where the working format does.
+  RowState weighted_unshifted(int64_t n) {
+    double s = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      if (!live[i]) continue;
+      const double e = std::exp(element(i));
+      s += weights[i] * (c.problem.dtype == Dtype::f64 ? e : (double)(float)e);
     }
+    return {0.0, s};
+  }
+  double element(int64_t i) const {
+    double e;
+    c.kernels.widen(data + i * c.size, &e, 1);
     return e;
   }
 };
@@ -408,7 +434,7 @@ void packed_reduce(const Context& c, Packed& p, int64_t chunk) {
     if (p.weights) {
       piece = p.weighted(n);
     } else if (c.algorithm == Algorithm::online || chunk < cols) {
-      piece = c.kernels.segment(p.data, n);
+      piece = c.segment(p.data, n);
     } else {
       RowsJob job = rows_job(c);
       job.x = p.data, job.rows = 1, job.cols = n, job.states = &piece, job.scratch = p.kernel_scratch;
@@ -430,6 +456,17 @@ void packed_reduce(const Context& c, Packed& p, int64_t chunk) {
 
 void packed_map(const Context& c, Packed& p, int64_t chunk) {
   const int64_t cols = c.layout.cols;
+  if (c.problem.given) {
+    RowState st;
+    read_states(c, p.row, 0, 1, &st);
+    for (int64_t from = 0; from < cols; from += chunk) {
+      const int64_t n = std::min(chunk, cols - from);
+      p.gather(from, n);
+      c.kernels.write(c.problem.op, p.data, p.data, n, st, std::log(st.s), false);
+      p.scatter(from, n);
+    }
+    return;
+  }
   if (chunk >= cols) {  // gathered once
     p.gather(0, cols);
     if (p.live_count) {
@@ -445,7 +482,7 @@ void packed_map(const Context& c, Packed& p, int64_t chunk) {
     const int64_t n = std::min(chunk, cols - from);
     p.gather(from, n);
     live += p.live_count;
-    const State piece = to_state(c.kernels.segment(p.data, n));
+    const State piece = to_state(c.segment(p.data, n));
     all = from ? merge(all, piece) : piece;
   }
   const RowState st = to_row(all);
@@ -538,7 +575,7 @@ void run_topk(const TopkProblem& problem) {
         p.gather(from, n);
         x = p.data;
       }
-      const State piece = to_state(c.kernels.segment(x, n));
+      const State piece = to_state(c.segment(x, n));
       all = from ? merge(all, piece) : piece;
       const int64_t found = std::min(k, n);
       if (found > 0) c.kernels.topk({x, n, found, mine.data(), my_index.data()});

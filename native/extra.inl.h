@@ -125,7 +125,8 @@ constexpr Kernels kernels() {
   return {
       rows<T>,
       cols<T>,
-      [](const char* x, int64_t n) { return segment((const T*)x, n); },
+      [](const char* x, int64_t n) { return segment<T, typename Of<T>::Sum>((const T*)x, n); },
+      [](const char* x, int64_t n) { return segment<T, typename Of<T>::State>((const T*)x, n); },
       [](const char* x, int64_t n, double m, int64_t* equal) { return rest((const T*)x, n, m, equal); },
       [](const char* x, int64_t n, RowState st) { return ordinary(st.m, st.s) ? log_sum((const T*)x, n, st) : 0.0; },
       [](Op op, const char* x, char* y, int64_t n, RowState st, double log_s, bool nt) {
@@ -134,6 +135,9 @@ constexpr Kernels kernels() {
         if (nt) fence();
       },
       [](const char* x, double* e, int64_t n, double m) { exps((const T*)x, e, n, m); },
+      [](const char* x, double* to, int64_t n) {
+        for (int64_t i = 0; i < n; ++i) to[i] = as_double(((const T*)x)[i]);
+      },
       topk<T>,
   };
 }

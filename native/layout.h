@@ -22,6 +22,7 @@ struct Place {
 struct Layout {
   std::vector<Dim> outer, along;  // axes that are left, axes that are reduced; never empty
   int64_t rows = 1, cols = 1;
+  bool alone = true;         // no axis is left: one row and no neighbours
   bool beside_one = false;  // one column of an array whose columns would lie side by side: see across()
 
   explicit Layout(const Problem& p) {
@@ -30,7 +31,7 @@ struct Layout {
     for (int d = p.ndim - 1; d >= 0; --d) {
       const bool reduced = p.reduced >> d & 1;
       const Dim dim{p.shape[d], p.x_strides[d], p.y_strides[d], p.where_strides[d], p.weights_strides[d], reduced ? 0 : result};
-      if (!reduced) result *= p.shape[d];
+      if (!reduced) result *= p.shape[d], alone = false;
       (reduced ? cols : rows) *= p.shape[d];
       if (!reduced && p.shape[d] == 1 && magnitude(p.x_strides[d]) % INT64_MAX <= size && (p.reduced & ((uint64_t{1} << d) - 1)))
         beside_one = true;
@@ -54,7 +55,7 @@ struct Layout {
   // One reduced axis whose elements are not adjacent: the rows of such arrays are summed lane by lane, whether their
   // neighbours lie beside them in memory (side_by_side) or have to be brought there. So is a single column, (n, 1),
   // although its elements are adjacent: its bits must not change when a second column joins it.
-  bool across() const { return along.size() == 1; }
+  bool across() const { return along.size() == 1 && !alone; }
   bool side_by_side(int64_t size, bool writes) const {
     return across() && side().x == size && (!writes || side().y == size);
   }

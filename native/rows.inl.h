@@ -13,6 +13,7 @@ struct Of {  // 16-bit formats
   using S = float;
   using Main = ExpLight<F32, 4>;
   using Sum = ExpLight<F32, 4>;
+  using State = ExpLight<F32, 6>;  // where m and s themselves are the result
   static constexpr int kDegree = 4;
 };
 template <>
@@ -21,6 +22,7 @@ struct Of<float> {
   using S = float;
   using Main = ExpExact<F32, 6>;
   using Sum = ExpLight<F32, 6>;
+  using State = Sum;
   static constexpr int kDegree = 6;
 };
 template <>
@@ -29,6 +31,7 @@ struct Of<double> {
   using S = double;
   using Main = ExpExact<F64, 11>;
   using Sum = ExpFar<F64, 11>;
+  using State = Sum;
   static constexpr int kDegree = 11;
 };
 
@@ -446,9 +449,8 @@ void fill_nan(T* y, int64_t n) {
 // ---- state of a segment ----------------------------------------------------------------------------------------------
 
 // One read: the maximum of block b + 1 is taken while the exponentials of block b are summed.
-template <class T>
+template <class T, class E>
 RowState segment(const T* x, int64_t n) {
-  using E = typename Of<T>::Sum;
   constexpr int64_t block = kBlock * pair_of<T>();
   double m = -kInf, s = 0;
   double coming = row_max(x, n < block ? n : block);
@@ -488,11 +490,11 @@ OSM_INLINE RowState merged(RowState a, RowState b) {
   return {s != s ? s : m, s};
 }
 
-template <class T>
+template <class T, class E>
 RowState row_state(const T* x, int64_t n) {
   RowState state{-kInf, 0.0};
   for (int64_t i = 0; i < n; i += kSegment) {
-    const RowState piece = segment(x + i, n - i < kSegment ? n - i : kSegment);
+    const RowState piece = segment<T, E>(x + i, n - i < kSegment ? n - i : kSegment);
     state = i ? merged(state, piece) : piece;
   }
   return state;

@@ -35,6 +35,7 @@ struct RowsJob {
   Algorithm algorithm;
   bool fast;    // precision="fast": a 16-bit result may be off by one unit in the last place
   bool stream;  // the result will not be read again soon: non-temporal stores
+  bool given;   // the states are known: the write pass alone
   const char* x;
   char* y;
   RowState* states;
@@ -47,7 +48,7 @@ struct RowsJob {
 struct ColsJob {
   Op op;
   Algorithm algorithm;
-  bool stream;
+  bool stream, given;
   const char* x;
   char* y;
   RowState* states;
@@ -68,8 +69,9 @@ struct TopkJob {
 struct Kernels {
   void (*rows)(const RowsJob&);
   void (*cols)(const ColsJob&);
-  // State of n adjacent elements, n <= kSegment.
+  // State of n adjacent elements, n <= kSegment: to the accuracy of T's results, and to that of its working format.
   RowState (*segment)(const char* x, int64_t n);
+  RowState (*state)(const char* x, int64_t n);
   // m and the sum over the elements that are not equal to m, with their count: for a log-sum-exp near zero.
   RowState (*rest)(const char* x, int64_t n, double m, int64_t* equal);
   // log(s) of a whole row whose state is known, to full accuracy near 0.
@@ -78,6 +80,7 @@ struct Kernels {
   void (*write)(Op op, const char* x, char* y, int64_t n, RowState state, double log_s, bool stream);
   // e = exp(x - m) in double, for weighted sums.
   void (*exps)(const char* x, double* e, int64_t n, double m);
+  void (*widen)(const char* x, double* to, int64_t n);
   void (*topk)(const TopkJob&);
 };
 

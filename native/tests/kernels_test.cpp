@@ -2,6 +2,7 @@
 // around the widths of the vectors, with x, y, states and scratch each of the exact size.
 #include <algorithm>
 #include <cstdio>
+#include <map>
 
 #include "memory_under_test.h"
 #include "truth.h"
@@ -74,7 +75,17 @@ void check_values(const Variant& v, const Table& t, const Truth& truth, const ch
   tally.check(true, "");
 }
 
-void rows_case(const Variant& v, const Table& t, const Truth& truth, int64_t gap, bool in_place) {
+// A row's bits depend on the row, the format, the instruction set and the algorithm alone: the results of every kind of
+// store and memory are kept here by what may matter, and each is held against the first.
+using Bits = std::map<std::string, std::string>;
+
+void check_bits(const Variant& v, Bits& seen, std::string bits, const char* what) {
+  const std::string key = std::string(name_of(v.op)) + name_of(v.algorithm) + (v.fast ? "fast" : "");
+  const auto& first = seen.emplace(key, bits).first->second;
+  tally.check(first == bits, v.id() + " " + what + ": other bits than in other memory");
+}
+
+void rows_case(const Variant& v, const Table& t, const Truth& truth, int64_t gap, bool in_place, Bits& seen) {
   const int64_t size = v.size(), stride = (t.cols + gap) * size, bytes = (t.rows - 1) * stride + t.cols * size;
   const Buffer x(bytes, v.where), y(maps(v.op) ? bytes : 0, v.where);
   const Buffer states(maps(v.op) ? 0 : t.rows * (int64_t)sizeof(RowState), v.where);
@@ -92,6 +103,9 @@ void rows_case(const Variant& v, const Table& t, const Truth& truth, int64_t gap
   const char* what = in_place ? "rows in place" : gap ? "rows with gaps" : "rows";
   if (!maps(v.op)) return check_states(v, t, truth, states.as<RowState>(), what);
   check_values(v, t, truth, target, size, stride, what);
+  std::string bits;
+  for (int64_t r = 0; r < t.rows; ++r) bits.append(target + r * stride, (size_t)(t.cols * size));
+  check_bits(v, seen, bits, what);
   bool kept = true;
   if (!in_place)
     for (int64_t r = 0; r + 1 < t.rows; ++r)
@@ -143,10 +157,11 @@ void test_rows(const Isa* isa, Dtype dtype) {
     for (Fill fill : {Fill::near, Fill::wide, Fill::special}) {
       const Table t = table_of(dtype, fill == Fill::special ? 6 : 3, cols, fill, false, ++seed);
       const Truth truth = truth_of(t);
+      Bits seen;
       each_variant(isa, dtype, fill, false, [&](const Variant& v) {
-        rows_case(v, t, truth, 0, false);
-        rows_case(v, t, truth, 3, false);
-        if (maps(v.op) && !v.stream) rows_case(v, t, truth, 0, true);
+        rows_case(v, t, truth, 0, false, seen);
+        rows_case(v, t, truth, 3, false, seen);
+        if (maps(v.op) && !v.stream) rows_case(v, t, truth, 0, true, seen);
       });
     }
 }

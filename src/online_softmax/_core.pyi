@@ -25,9 +25,10 @@ def topk_array(
     plan: Plan, dtype: int, shape: Sequence[int], axis: int, x: int, x_strides: Sequence[int], k: int,
     values: int, places: int, lse: int, /,
 ) -> None: ...  # fmt: skip
-def normalize_segment(
-    isa: str, op: int, dtype: int, x: int, y: int, n: int, m: float, s: float, /
-) -> None: ...
+def normalize_array(
+    plan: Plan, op: int, dtype: int, shape: Sequence[int], reduced: int, x: int, x_strides: Sequence[int],
+    y: int, y_strides: Sequence[int], m: int, s: int, /,
+) -> None: ...  # fmt: skip
 def exp_array(isa: str, x: int, y: int, n: int, /) -> None: ...
 def probe(kind: str, src: int, dst: int, nbytes: int, threads: int, /) -> float: ...
 def buffer(nbytes: int, /) -> NDArray[np.uint8]: ...

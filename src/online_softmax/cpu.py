@@ -4,7 +4,7 @@ The one place that decides; front ends validate shapes, axes and dtypes before t
 served dtype with any strides (multiples of one byte, aligned elements). Nothing here copies an operand.
 
 Environment variables ONLINE_SOFTMAX_ISA, ONLINE_SOFTMAX_ALGORITHM and ONLINE_SOFTMAX_THREADS set the defaults, read
-when the module is imported; an argument wins over them.
+when the module is imported; an argument wins over them. A value that makes no sense is raised by the first call.
 """
 
 from __future__ import annotations
@@ -67,25 +67,43 @@ def _threads_from_environment() -> int:
     return int(given)
 
 
-_DEFAULT_ISA: Final = _from_environment("ONLINE_SOFTMAX_ISA", isas(), isas()[0])
-_DEFAULT_ALGORITHM: Final = _from_environment("ONLINE_SOFTMAX_ALGORITHM", ALGORITHMS, "auto")
-_DEFAULT_THREADS: Final = _threads_from_environment()
-_core.set_default_isa(_DEFAULT_ISA if _DEFAULT_ALGORITHM == "auto" else "")
+class _Defaults:
+    """What the environment asks for. A bad value is kept and raised on first use: an import does not fail on it."""
+
+    def __init__(self) -> None:
+        self.isa, self.algorithm, self.threads = isas()[0], "auto", 1
+        self.error: ValueError | None = None
+        try:
+            self.isa = _from_environment("ONLINE_SOFTMAX_ISA", isas(), self.isa)
+            self.algorithm = _from_environment("ONLINE_SOFTMAX_ALGORITHM", ALGORITHMS, self.algorithm)
+            self.threads = _threads_from_environment()
+        except ValueError as error:
+            self.error = error
+        small_calls = self.error is None and self.algorithm == "auto"
+        _core.set_default_isa(self.isa if small_calls else "")
+
+    def checked(self) -> _Defaults:
+        if self.error is not None:
+            raise self.error
+        return self
+
+
+_DEFAULTS: Final = _Defaults()
 
 
 def default_isa() -> str:
-    """Instruction set used when none is asked for."""
-    return _DEFAULT_ISA
+    """Instruction set used when none is asked for. ValueError where the environment asks for something unknown."""
+    return _DEFAULTS.checked().isa
 
 
 def default_algorithm() -> str:
     """Algorithm used when none is asked for."""
-    return _DEFAULT_ALGORITHM
+    return _DEFAULTS.checked().algorithm
 
 
 def default_threads() -> int:
     """Most threads a call uses when no number is asked for: the cores this process may run on."""
-    return _DEFAULT_THREADS
+    return _DEFAULTS.checked().threads
 
 
 def variants() -> tuple[str, ...]:
@@ -100,8 +118,9 @@ def variants() -> tuple[str, ...]:
 
 
 def _plan(isa: str | None, algorithm: str, threads: int | None, precision: str) -> _core.Plan:
+    defaults = _DEFAULTS.checked()
     if isa is None:
-        isa = _DEFAULT_ISA
+        isa = defaults.isa
     elif isa not in isas():
         known = " (built, but this CPU lacks it)" if isa in _core.compiled() else ""
         raise ValueError(f"isa is {isa!r}{known}: one of {', '.join(isas())} would do")
@@ -110,12 +129,12 @@ def _plan(isa: str | None, algorithm: str, threads: int | None, precision: str) 
     if precision not in PRECISIONS:
         raise ValueError(f"precision is {precision!r}: one of {', '.join(PRECISIONS)} would do")
     if threads is None:
-        threads = _DEFAULT_THREADS
+        threads = defaults.threads
     elif isinstance(threads, bool) or not isinstance(threads, (int, np.integer)):
         raise TypeError(f"threads is {threads!r}: a whole number of at least 1 would do")
     elif threads < 1:
         raise ValueError(f"threads is {threads}: a whole number of at least 1 would do")
-    chosen = _DEFAULT_ALGORITHM if algorithm == "auto" else algorithm
+    chosen = defaults.algorithm if algorithm == "auto" else algorithm
     return _core.Plan(isa, _ALGORITHM[chosen], precision == "fast", min(int(threads), 1024))
 
 
@@ -288,28 +307,21 @@ def normalize(
     *,
     log: bool = False,
     isa: str | None = None,
+    threads: int | None = None,
 ) -> None:
-    """The write pass alone: out = exp(x - m)/s, or (x - m) - log(s), for states computed before over a longer row.
+    """The write pass alone: out = exp(x - m)/s, or (x - m) - log(s), for states computed before over longer rows.
 
     Args:
-        x, out: the same shape and served dtype, C-contiguous along the last axis in `axes` or not at all.
-        m, s: states of x's shape without `axes`. Rows whose m is not finite or whose s is NaN come out NaN.
+        x, out: the same shape and served dtype, any strides; the same memory or disjoint.
+        m, s: states, of x's shape without `axes`. Rows whose m is not finite or whose s is NaN come out NaN.
 
-    Cost: one read and one write; a copy of the row where its elements are not adjacent.
+    Cost: one read and one write.
     """
-    isa = _plan(isa, "auto", None, "exact") and (isa or _DEFAULT_ISA)
-    op = _OP["log_softmax" if log else "softmax"]
-    last = tuple(range(x.ndim - len(axes), x.ndim))
-    source, target = np.moveaxis(x, axes, last), np.moveaxis(out, axes, last)
-    rows = source.shape[: x.ndim - len(axes)]
-    for place in np.ndindex(*rows):
-        row, result = np.ascontiguousarray(source[place]), target[place]
-        direct = result if result.flags.c_contiguous else np.empty(result.shape, result.dtype)
-        _core.normalize_segment(
-            isa, op, _CODE[x.dtype], _address(row), _address(direct), row.size, float(m[place]), float(s[place])
-        )
-        if direct is not result:
-            result[...] = direct
+    first, second = np.ascontiguousarray(m, dtype=np.float64), np.ascontiguousarray(s, dtype=np.float64)
+    _core.normalize_array(
+        _plan(isa, "online", threads, "exact"), _OP["log_softmax" if log else "softmax"], _CODE[x.dtype], x.shape,
+        _mask(axes), _address(x), x.strides, _address(out), out.strides, _address(first), _address(second),
+    )  # fmt: skip
 
 
 def exp(x: Array, *, isa: str | None = None) -> Array:
@@ -317,7 +329,7 @@ def exp(x: Array, *, isa: str | None = None) -> Array:
     source = np.ascontiguousarray(x, dtype=np.float32)
     y = np.empty(source.shape, np.float32)
     _plan(isa, "auto", None, "exact")
-    _core.exp_array(isa or _DEFAULT_ISA, _address(source), _address(y), source.size)
+    _core.exp_array(isa or default_isa(), _address(source), _address(y), source.size)
     return y
 
 
@@ -349,15 +361,15 @@ def info() -> dict[str, Any]:
 
     return {
         "cpu": _model(),
-        "isa": _DEFAULT_ISA,
+        "isa": default_isa(),
         "isa_reason": because("ONLINE_SOFTMAX_ISA", "best of the usable ones"),
         "isas_usable": isas(),
         "isas_built": _core.compiled(),
-        "algorithm": _DEFAULT_ALGORITHM,
+        "algorithm": default_algorithm(),
         "algorithm_reason": because(
             "ONLINE_SOFTMAX_ALGORITHM", "cached while two rows fit the second-level cache, online beyond"
         ),
-        "threads": _DEFAULT_THREADS,
+        "threads": default_threads(),
         "threads_reason": because("ONLINE_SOFTMAX_THREADS", "cores this process may run on"),
         "caches": _caches(),
         "pool_kept": _core.pool_kept(),
