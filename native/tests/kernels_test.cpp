@@ -79,10 +79,11 @@ void check_values(const Variant& v, const Table& t, const Truth& truth, const ch
 // store and memory are kept here by what may matter, and each is held against the first.
 using Bits = std::map<std::string, std::string>;
 
-void check_bits(const Variant& v, Bits& seen, std::string bits, const char* what) {
+void check_bits(const Variant& v, const Table& t, Bits& seen, const std::string& bits, const char* what) {
   const std::string key = std::string(name_of(v.op)) + name_of(v.algorithm) + (v.fast ? "fast" : "");
   const auto& first = seen.emplace(key, bits).first->second;
-  tally.check(first == bits, v.id() + " " + what + ": other bits than in other memory");
+  tally.check(first == bits,
+              v.id() + " " + what + " at length " + std::to_string(t.cols) + ": other bits than in other memory");
 }
 
 void rows_case(const Variant& v, const Table& t, const Truth& truth, int64_t gap, bool in_place, Bits& seen) {
@@ -105,7 +106,7 @@ void rows_case(const Variant& v, const Table& t, const Truth& truth, int64_t gap
   check_values(v, t, truth, target, size, stride, what);
   std::string bits;
   for (int64_t r = 0; r < t.rows; ++r) bits.append(target + r * stride, (size_t)(t.cols * size));
-  check_bits(v, seen, bits, what);
+  check_bits(v, t, seen, bits, what);
   bool kept = true;
   if (!in_place)
     for (int64_t r = 0; r + 1 < t.rows; ++r)
