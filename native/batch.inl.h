@@ -294,15 +294,20 @@ struct Short {
     load_row<NP>(x, cols, v);
     return hmax(tree_max<2 * NP>(v));
   }
-  // Exponentials of a row into e, and their sum.
+  // Exponentials of a row into keep, and their sum.
   template <int NP>
-  static OSM_INLINE double exps_of(Op op, const T* x, int64_t cols, S m, V (&e)[2 * NP]) {
+  static OSM_INLINE double exps_of(Op op, const T* x, int64_t cols, S m, V (&keep)[2 * NP]) {
+    V e[2 * NP];  // registers: `keep` is memory, indexed by the row
     load_row<NP>(x, cols, e);
     if (op == Op::state) return sum_of<NP>(e, typename Of<T>::State((S)pivot(m)));
     if (op != Op::softmax) return sum_of<NP>(e, typename Of<T>::Sum((S)pivot(m)));
+    double s;
     if (sizeof(T) > 2 && !(__builtin_fabs((double)m) < Log2e<V>::limit))
-      return sum_of<NP>(e, ExpFar<V, Of<T>::kDegree>((S)pivot(m)));
-    return sum_of<NP>(e, E(m));
+      s = sum_of<NP>(e, ExpFar<V, Of<T>::kDegree>((S)pivot(m)));
+    else
+      s = sum_of<NP>(e, E(m));
+    for (int i = 0; i < 2 * NP; ++i) keep[i] = e[i];
+    return s;
   }
   template <int NP>
   static OSM_INLINE void write(Op op, const T* x, T* y, int64_t cols, const RowState& st, double log_s, V (&e)[2 * NP],

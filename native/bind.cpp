@@ -63,9 +63,9 @@ void map_array(const Plan& plan, int op, int dtype, const Longs& shape, uint64_t
 }
 
 void reduce_array(const Plan& plan, int op, int dtype, const Longs& shape, uint64_t reduced, uintptr_t x, const Longs& xs,
-                  uintptr_t first, uintptr_t second, uintptr_t where, const Longs& ws, uintptr_t weights, const Longs& bs) {
+                  uintptr_t first, uintptr_t second, bool single, uintptr_t where, const Longs& ws, uintptr_t weights, const Longs& bs) {
   Problem p = make_problem(plan, op, dtype, shape, reduced, x, xs);
-  p.first = (double*)first, p.second = (double*)second;
+  p.first = (void*)first, p.second = (void*)second, p.single = single;
   if (where) p.where = (const char*)where, set_strides(p.where_strides, ws, p.ndim);
   if (weights) p.weights = (const char*)weights, set_strides(p.weights_strides, bs, p.ndim);
   nb::gil_scoped_release free;
@@ -87,7 +87,7 @@ void normalize_array(const Plan& plan, int op, int dtype, const Longs& shape, ui
   Problem p = make_problem(plan, op, dtype, shape, reduced, x, xs);
   p.y = (char*)y;
   set_strides(p.y_strides, ys, p.ndim);
-  p.given = true, p.first = (double*)m, p.second = (double*)s;
+  p.given = true, p.first = (void*)m, p.second = (void*)s;
   nb::gil_scoped_release free;
   osm::run(p);
 }

@@ -26,6 +26,13 @@ constexpr int64_t kColumnCached = 1024;
 RowState to_row(State s) { return {s.m, s.s}; }
 State to_state(RowState s) { return {s.m, s.s}; }
 
+void put_number(const Problem& p, void* array, int64_t at, double value) {
+  if (p.single)
+    ((float*)array)[at] = (float)value;
+  else
+    ((double*)array)[at] = value;
+}
+
 int64_t aligned64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 struct Context {
@@ -74,11 +81,14 @@ void put_lse(const Context& c, const RowState* states, const int64_t* at, int64_
   for (int64_t i = 0; i < n; ++i) {
     if (std::fabs(lse[i]) < 0.25 && blunt(states[i]))
       lse[i] = states[i].m + log_sum(states[i], [&](int64_t* equal) { return rest(i, equal); });
-    c.problem.first[at[i]] = lse[i];
+    put_number(c.problem, c.problem.first, at[i], lse[i]);
   }
 }
 void put_states(const Context& c, const RowState* states, const int64_t* at, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) c.problem.first[at[i]] = states[i].m, c.problem.second[at[i]] = states[i].s;
+  for (int64_t i = 0; i < n; ++i) {
+    put_number(c.problem, c.problem.first, at[i], states[i].m);
+    put_number(c.problem, c.problem.second, at[i], states[i].s);
+  }
 }
 
 // ---- rows of adjacent elements -------------------------------------------------------------------------------------------
@@ -117,7 +127,8 @@ void reduce_rows(const Context& c, RowsJob job, int64_t from, int64_t to) {
 
 // The states a caller gave for n rows from r on.
 void read_states(const Context& c, const Place& p, int64_t step, int64_t n, RowState* states) {
-  for (int64_t i = 0; i < n; ++i) states[i] = {c.problem.first[p.result + i * step], c.problem.second[p.result + i * step]};
+  const double *m = (const double*)c.problem.first, *s = (const double*)c.problem.second;
+  for (int64_t i = 0; i < n; ++i) states[i] = {m[p.result + i * step], s[p.result + i * step]};
 }
 
 void map_rows(const Context& c, RowsJob job, int64_t from, int64_t to) {
@@ -447,8 +458,9 @@ void packed_reduce(const Context& c, Packed& p, int64_t chunk) {
   if (c.problem.op == Op::state) return put_states(c, &st, &at, 1);
   if (p.weights) {
     const double s = st.s;
-    c.problem.first[at] = std::isnan(s) || st.m == -HUGE_VAL ? (std::isnan(s) ? s : st.m) : st.m + std::log(std::fabs(s));
-    c.problem.second[at] = std::isnan(s) ? s : (double)((s > 0) - (s < 0));
+    const double lse = std::isnan(s) || st.m == -HUGE_VAL ? (std::isnan(s) ? s : st.m) : st.m + std::log(std::fabs(s));
+    put_number(c.problem, c.problem.first, at, lse);
+    put_number(c.problem, c.problem.second, at, std::isnan(s) ? s : (double)((s > 0) - (s < 0)));
     return;
   }
   put_lse(c, &st, &at, 1, [&](int64_t, int64_t* equal) { return packed_rest(c, p, chunk, st.m, equal); });
@@ -521,8 +533,8 @@ void run_packed(const Context& c) {
 void empty_rows(const Context& c) {
   for (int64_t r = 0; r < c.layout.rows; ++r) {
     const int64_t at = c.layout.place(r).result;
-    c.problem.first[at] = -HUGE_VAL;
-    if (c.problem.second) c.problem.second[at] = 0.0;
+    put_number(c.problem, c.problem.first, at, -HUGE_VAL);
+    if (c.problem.second) put_number(c.problem, c.problem.second, at, 0.0);
   }
 }
 

@@ -28,10 +28,11 @@ struct Problem {
   const char* weights = nullptr;  // double, Op::lse alone, or null
   int64_t weights_strides[kMaxDims] = {};
   // Op::lse: lse and, with weights, the sign; Op::state: m and s. In the order of the axes that are left, row-major.
-  // With `given`, softmax and log_softmax take m and s from here: the write pass alone.
+  // With `given`, softmax and log_softmax take m and s (double) from here: the write pass alone.
   bool given = false;
-  double* first = nullptr;
-  double* second = nullptr;
+  void* first = nullptr;
+  void* second = nullptr;
+  bool single = false;  // results in float, not double
 };
 
 void run(const Problem& problem);

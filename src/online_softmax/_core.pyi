@@ -18,7 +18,7 @@ def map_array(
 ) -> None: ...  # fmt: skip
 def reduce_array(
     plan: Plan, op: int, dtype: int, shape: Sequence[int], reduced: int, x: int, x_strides: Sequence[int],
-    first: int, second: int, where: int, where_strides: Sequence[int], weights: int,
+    first: int, second: int, single: bool, where: int, where_strides: Sequence[int], weights: int,
     weights_strides: Sequence[int], /,
 ) -> None: ...  # fmt: skip
 def topk_array(

@@ -224,19 +224,16 @@ def _reduce(
     plan: _core.Plan,
     where: Array | None,
     b: Array | None,
-) -> tuple[Array, Array]:
-    shape = _left(x.shape, axes)
-    first, second = np.empty(shape, np.float64), np.empty(shape, np.float64)
-    needs_second = op == "state" or b is not None
+) -> tuple[Array, Array | None]:
+    shape, dtype = _left(x.shape, axes), state_dtype(x.dtype)
+    first = np.empty(shape, dtype)
+    second = np.empty(shape, dtype) if op == "state" or b is not None else None
     _core.reduce_array(
         plan, _OP[op], _CODE[x.dtype], x.shape, _mask(axes), _address(x), x.strides,
-        _address(first), _address(second) if needs_second else 0, *_optional(where), *_optional(b),
+        _address(first), 0 if second is None else _address(second), dtype != np.float64,
+        *_optional(where), *_optional(b),
     )  # fmt: skip
-    if not needs_second:
-        second = np.where(np.isnan(first), np.nan, np.where(np.isneginf(first), 0.0, 1.0))
-    dtype = state_dtype(x.dtype)
-    with np.errstate(over="ignore"):
-        return first.astype(dtype, copy=False), second.astype(dtype, copy=False)
+    return first, second
 
 
 def logsumexp(
@@ -251,6 +248,8 @@ def logsumexp(
 ) -> tuple[Array, Array]:
     """(log|sum(b*exp(x))|, sign) over `axes`, which are removed; float64 where x is, else float32.
 
+    Without weights the sign is 1 wherever the sum is not 0: a read-only broadcast 1 where no row is empty or NaN.
+
     Args:
         b: float64 or float32 weights of x's shape, any strides; elements of weight 0 drop out.
         where: bool of x's shape, or None.
@@ -258,7 +257,13 @@ def logsumexp(
     Cost: one read of x.
     """
     weights = None if b is None else (b if b.dtype == np.float64 else b.astype(np.float64))
-    return _reduce("logsumexp", x, axes, _plan(isa, algorithm, threads, "exact"), where, weights)
+    lse, sign = _reduce("logsumexp", x, axes, _plan(isa, algorithm, threads, "exact"), where, weights)
+    if sign is None:
+        one = lse.dtype.type(1)
+        plain = bool(np.isfinite(lse).all())
+        sign = np.broadcast_to(one, lse.shape) if plain else np.where(np.isneginf(lse), 0, np.where(np.isnan(lse), lse, one))
+        sign = sign.astype(lse.dtype, copy=False)
+    return lse, sign
 
 
 def state(
@@ -274,7 +279,9 @@ def state(
     (-inf, 0) for rows with nothing in them, (NaN, NaN) for rows with a NaN, (+inf, number of +inf) for rows with +inf.
     float64 where x is, else float32. One read of x.
     """
-    return _reduce("state", x, axes, _plan(isa, "auto", threads, "exact"), where, None)
+    m, s = _reduce("state", x, axes, _plan(isa, "auto", threads, "exact"), where, None)
+    assert s is not None  # states have both
+    return m, s
 
 
 def topk(
