@@ -1,8 +1,9 @@
 """Fit the polynomials of native/exp.inl.h: 2**f = 1 + f*q(f) on [-1/2, 1/2], near minimax in relative error.
 
-float32: Lawson's reweighted least squares; the coefficients are rounded to the format one by one, lowest degree first,
-and the rest refitted, so that a higher coefficient makes up for the rounding of a lower one.
-float64: q interpolated at Chebyshev nodes in 50-digit arithmetic (mpmath); the error is far below the format's.
+float32: Lawson's reweighted least squares; the coefficients are rounded to the format one by one, lowest
+degree first, and the rest refitted, so that a higher coefficient makes up for the rounding of a lower one.
+float64: q interpolated at Chebyshev nodes in 50-digit arithmetic (mpmath); the error is far below the
+format's.
 
     python scripts/fit_exp.py          prints the coefficients as C hexadecimal floats with the error reached
 """

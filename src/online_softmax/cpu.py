@@ -1,10 +1,13 @@
-"""Face of the native core: chooses instruction set, algorithm and threads, and hands arrays over as addresses.
+"""Face of the native core: chooses instruction set, algorithm and threads, and hands arrays over as
+addresses.
 
-The one place that decides; front ends validate shapes, axes and dtypes before they call. Arrays are NumPy arrays of a
-served dtype with any strides (multiples of one byte, aligned elements). Nothing here copies an operand.
+The one place that decides; front ends validate shapes, axes and dtypes before they call. Arrays are NumPy
+arrays of a served dtype with any strides (multiples of one byte, aligned elements). Nothing here copies an
+operand.
 
-Environment variables ONLINE_SOFTMAX_ISA, ONLINE_SOFTMAX_ALGORITHM and ONLINE_SOFTMAX_THREADS set the defaults, read
-when the module is imported; an argument wins over them. A value that makes no sense is raised by the first call.
+Environment variables ONLINE_SOFTMAX_ISA, ONLINE_SOFTMAX_ALGORITHM and ONLINE_SOFTMAX_THREADS set the
+defaults, read when the module is imported; an argument wins over them. A value that makes no sense is raised
+by the first call.
 """
 
 from __future__ import annotations
@@ -68,7 +71,7 @@ def _threads_from_environment() -> int:
 
 
 class _Defaults:
-    """What the environment asks for. A bad value is kept and raised on first use: an import does not fail on it."""
+    """What the environment asks for. A bad value is kept and raised on first use, not by the import."""
 
     def __init__(self) -> None:
         self.isa, self.algorithm, self.threads = isas()[0], "auto", 1
@@ -92,7 +95,7 @@ _DEFAULTS: Final = _Defaults()
 
 
 def default_isa() -> str:
-    """Instruction set used when none is asked for. ValueError where the environment asks for something unknown."""
+    """Instruction set used when none is asked for. ValueError for a bad value in the environment."""
     return _DEFAULTS.checked().isa
 
 
@@ -162,8 +165,8 @@ def state_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def empty(shape: tuple[int, ...], dtype: DTypeLike, like: Array | None = None) -> Array:
     """An uninitialised result array.
 
-    From 1 MiB on its memory comes in large pages from a pool that keeps what is released (`info()` says how much), so
-    that a fresh result costs no page faults on repeated calls.
+    From 1 MiB on its memory comes in large pages from a pool that keeps what is released (`info()` says how
+    much), so that a fresh result costs no page faults on repeated calls.
 
     Args:
         like: the result has this array's order of axes in memory (NumPy's order "K"), densely packed.
@@ -200,14 +203,15 @@ def softmax(
     """Softmax, or log-softmax, of x over `axes` into `out`.
 
     Args:
-        x, out: the same shape and served dtype, any strides; the same memory with the same strides, or disjoint.
+        x, out: the same shape and served dtype, any strides; the same memory with the same strides, or
+            disjoint.
         axes: non-negative, unique.
         where: bool of x's shape (strides may be 0), or None.
 
     Raises: ValueError or TypeError for an unknown isa, algorithm or precision, or a bad number of threads.
 
-    Cost: see `online_softmax.traffic.model`; scratch of at most about 1 MiB a thread (the row, where a mask, a strided
-    multi-axis reduction or a teaching algorithm needs it gathered).
+    Cost: see `online_softmax.traffic.model`; scratch of at most about 1 MiB a thread (the row, where a mask,
+    a strided multi-axis reduction or a teaching algorithm needs it gathered).
     """
     plan = _plan(isa, algorithm, threads, precision)
     op = _OP["log_softmax" if log else "softmax"]
@@ -245,10 +249,10 @@ def logsumexp(
     isa: str | None = None,
     algorithm: str = "auto",
     threads: int | None = None,
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array | None]:
     """(log|sum(b*exp(x))|, sign) over `axes`, which are removed; float64 where x is, else float32.
 
-    Without weights the sign is 1 wherever the sum is not 0: a read-only broadcast 1 where no row is empty or NaN.
+    Without weights no sum is negative, and the sign is None: `sign_of(lse)` makes it.
 
     Args:
         b: float64 or float32 weights of x's shape, any strides; elements of weight 0 drop out.
@@ -257,13 +261,12 @@ def logsumexp(
     Cost: one read of x.
     """
     weights = None if b is None else (b if b.dtype == np.float64 else b.astype(np.float64))
-    lse, sign = _reduce("logsumexp", x, axes, _plan(isa, algorithm, threads, "exact"), where, weights)
-    if sign is None:
-        one = lse.dtype.type(1)
-        plain = bool(np.isfinite(lse).all())
-        sign = np.broadcast_to(one, lse.shape) if plain else np.where(np.isneginf(lse), 0, np.where(np.isnan(lse), lse, one))
-        sign = sign.astype(lse.dtype, copy=False)
-    return lse, sign
+    return _reduce("logsumexp", x, axes, _plan(isa, algorithm, threads, "exact"), where, weights)
+
+
+def sign_of(lse: Array) -> Array:
+    """Sign of sums without weights: 0 where lse is -inf, NaN where it is, else 1."""
+    return np.where(np.isnan(lse), lse, np.where(np.isneginf(lse), lse.dtype.type(0), lse.dtype.type(1)))
 
 
 def state(
@@ -276,8 +279,8 @@ def state(
 ) -> tuple[Array, Array]:
     """States (m, s) of x over `axes`, which are removed: the true maximum and the sum of exp(x - m).
 
-    (-inf, 0) for rows with nothing in them, (NaN, NaN) for rows with a NaN, (+inf, number of +inf) for rows with +inf.
-    float64 where x is, else float32. One read of x.
+    (-inf, 0) for rows with nothing in them, (NaN, NaN) for rows with a NaN, (+inf, number of +inf) for rows
+    with +inf. float64 where x is, else float32. One read of x.
     """
     m, s = _reduce("state", x, axes, _plan(isa, "auto", threads, "exact"), where, None)
     assert s is not None  # states have both
@@ -287,9 +290,10 @@ def state(
 def topk(
     x: Array, k: int, axis: int, *, isa: str | None = None, threads: int | None = None
 ) -> tuple[Array, Array, Array]:
-    """The k most probable elements along `axis`: (probabilities in x's dtype, int64 places, lse of the whole row).
+    """The k most probable elements along `axis`: (probabilities, places, lse of the whole row).
 
-    Descending by logit, ties by the lower place, NaN the largest. One read of x.
+    Probabilities in x's dtype, int64 places, lse float64 where x is, else float32. Descending by logit, ties
+    by the lower place, NaN the largest. One read of x.
     """
     plan = _plan(isa, "auto", threads, "exact")
     rows = _left(x.shape, (axis,))
@@ -316,7 +320,7 @@ def normalize(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """The write pass alone: out = exp(x - m)/s, or (x - m) - log(s), for states computed before over longer rows.
+    """The write pass alone: out = exp(x - m)/s, or (x - m) - log(s), for states of longer rows.
 
     Args:
         x, out: the same shape and served dtype, any strides; the same memory or disjoint.
@@ -326,8 +330,8 @@ def normalize(
     """
     first, second = np.ascontiguousarray(m, dtype=np.float64), np.ascontiguousarray(s, dtype=np.float64)
     _core.normalize_array(
-        _plan(isa, "online", threads, "exact"), _OP["log_softmax" if log else "softmax"], _CODE[x.dtype], x.shape,
-        _mask(axes), _address(x), x.strides, _address(out), out.strides, _address(first), _address(second),
+        _plan(isa, "online", threads, "exact"), _OP["log_softmax" if log else "softmax"],
+        _CODE[x.dtype], x.shape, _mask(axes), _address(x), x.strides, _address(out), out.strides, _address(first), _address(second),
     )  # fmt: skip
 
 
@@ -361,7 +365,7 @@ def _model() -> str:
 
 
 def info() -> dict[str, Any]:
-    """What is in force and why: instruction set, algorithm, threads, caches, pool of result memory (bytes)."""
+    """What is in force and why: instruction set, algorithm, threads, caches and result pool (bytes)."""
 
     def because(variable: str, otherwise: str) -> str:
         return f"{variable} is set" if os.environ.get(variable) else otherwise

@@ -159,8 +159,10 @@ def logsumexp(
     lse, sign = cpu.logsumexp(
         rows, reduced, b=weights, where=keep, algorithm=algorithm, isa=isa, threads=threads
     )
-    if weights is not None and not return_sign:
+    if sign is not None and not return_sign:
         lse = np.where(sign < 0, np.nan, lse)
+    if return_sign and sign is None:
+        sign = cpu.sign_of(lse)
     found = [checks.cast(np.asarray(a), target) for a in ((lse, sign) if return_sign else (lse,))]
     if keepdims:
         found = [np.expand_dims(a, over) for a in found]
