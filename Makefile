@@ -82,8 +82,15 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.package: $(SOURCES) | $(VENV)/.made
-	$(BIN)/python $(PIP) .
+# Built with the tools in .venv and not in an isolated environment, whose new path each time would have every file
+# compiled again.
+$(VENV)/.package: $(SOURCES) $(VENV)/.build-tools
+	$(BIN)/python $(PIP) --no-build-isolation .
+	@touch $@
+
+$(VENV)/.build-tools: pyproject.toml scripts/requirements.py | $(VENV)/.made
+	$(REQUIREMENTS) build $(if $(CMAKE_READY),group:native) > $@.txt
+	$(BIN)/python $(PIP) -r $@.txt
 	@touch $@
 
 $(VENV)/.extra-%: pyproject.toml scripts/requirements.py | $(VENV)/.made

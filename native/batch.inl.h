@@ -1,4 +1,5 @@
-// The algorithms over a batch of rows, made of the sweeps of rows.inl.h. Included inside an instruction set's namespace.
+// The algorithms over a batch of rows, made of the sweeps of rows.inl.h. Included inside an instruction set's
+// namespace.
 
 constexpr int kRegisterPairs = 8;  // rows of up to this many pairs stay in registers: 256 floats with AVX-512
 
@@ -49,9 +50,12 @@ void write_row(Op op, const T* x, T* y, int64_t n, RowState st, double log_s, St
   if (op == Op::log_softmax)
     map_row(x, y, n, LogShift<T>(st.m, log_s), how, space);
   else if (sizeof(T) > 2 && __builtin_fabs(st.m) >= Log2e<V>::limit)
-    map_row(x, y, n, Softmaxed<ExpFar<V, Of<T>::kDegree>, R>{ExpFar<V, Of<T>::kDegree>((S)st.m), R(st.s / unscale<T>())}, how, space);
+    map_row(x, y, n,
+            Softmaxed<ExpFar<V, Of<T>::kDegree>, R>{ExpFar<V, Of<T>::kDegree>((S)st.m), R(st.s / unscale<T>())}, how,
+            space);
   else
-    map_row(x, y, n, Softmaxed<typename Of<T>::Main, R>{typename Of<T>::Main((S)st.m), R(st.s / unscale<T>())}, how, space);
+    map_row(x, y, n, Softmaxed<typename Of<T>::Main, R>{typename Of<T>::Main((S)st.m), R(st.s / unscale<T>())}, how,
+            space);
 }
 
 template <class T>
@@ -72,14 +76,16 @@ OSM_INLINE double log_if(const RowsJob& job, const T* x, RowState st) {
 }
 OSM_INLINE bool writes(const RowsJob& job) { return job.op == Op::softmax || job.op == Op::log_softmax; }
 
-// ---- online: statistics in one read, then the write pass -------------------------------------------------------------
+// ---- online: statistics in one read, then the write pass
+// -------------------------------------------------------------
 
 template <class T>
 void online_rows(const RowsJob& job) {
   const Store how = row_store<T>(job);
   for (int64_t r = 0; r < job.rows; ++r) {
     const T* x = x_row<T>(job, r);
-    const RowState st = job.op == Op::state ? row_state<T, typename Of<T>::State>(x, job.cols) : row_state<T, typename Of<T>::Sum>(x, job.cols);
+    const RowState st = job.op == Op::state ? row_state<T, typename Of<T>::State>(x, job.cols)
+                                            : row_state<T, typename Of<T>::Sum>(x, job.cols);
     if (writes(job))
       write_row(job.op, x, y_row<T>(job, r), job.cols, st, log_if(job, x, st), how, job.scratch);
     else
@@ -87,7 +93,8 @@ void online_rows(const RowsJob& job) {
   }
 }
 
-// ---- three_pass and naive ----------------------------------------------------------------------------------------------
+// ---- three_pass and naive
+// ----------------------------------------------------------------------------------------------
 
 template <class T, class E>
 double sum_pass(const T* x, int64_t n, const E& e) {
@@ -129,7 +136,8 @@ void naive_rows(const RowsJob& job) {
   }
 }
 
-// ---- cached: the row is read from memory once ---------------------------------------------------------------------------
+// ---- cached: the row is read from memory once
+// ---------------------------------------------------------------------------
 
 // Three rows in flight: maximum of row r + 1, exponentials of row r, results of row r - 1.
 template <class T>
@@ -178,14 +186,16 @@ struct Pipeline {
   Swept choose(int64_t r, double m, bool write, RowState before) {
     if (job.op == Op::state) return advance<typename Of<T>::State>(r, m, write, before);
     if (job.op != Op::softmax) return advance<typename Of<T>::Sum>(r, m, write, before);
-    if (sizeof(T) > 2 && __builtin_fabs(m) >= Log2e<V>::limit) return advance<ExpFar<V, Of<T>::kDegree>>(r, m, write, before);
+    if (sizeof(T) > 2 && __builtin_fabs(m) >= Log2e<V>::limit)
+      return advance<ExpFar<V, Of<T>::kDegree>>(r, m, write, before);
     return advance<typename Of<T>::Main>(r, m, write, before);
   }
 
   void last(RowState st) {
     const int64_t r = job.rows - 1;
     if (!ordinary(st.m, st.s)) return fill_nan(y_row<T>(job, r), job.cols);
-    if (job.op == Op::log_softmax) return write_row(job.op, x_row<T>(job, r), y_row<T>(job, r), job.cols, st, before_log, how, space);
+    if (job.op == Op::log_softmax)
+      return write_row(job.op, x_row<T>(job, r), y_row<T>(job, r), job.cols, st, before_log, how, space);
     const R result(st.s / unscale<T>());
     const Sweep<T, NoExp, R> w{nullptr, nullptr, nullptr, kNoExp, keep[r & 1], nullptr, result, y_row<T>(job, r)};
     if (how == Store::stream)
@@ -204,7 +214,8 @@ struct Pipeline {
       const bool write = r > 0 && writes(job) && ordinary(before.m, before.s);
       if (r > 0 && writes(job) && !write) fill_nan(y_row<T>(job, r - 1), job.cols);
       const Swept swept = choose(r, m, write, before);
-      before = ordinary(m, swept.sum) ? RowState{m, swept.sum * unscale<T>()} : special(x_row<T>(job, r), job.cols, m, swept.sum);
+      before = ordinary(m, swept.sum) ? RowState{m, swept.sum * unscale<T>()}
+                                      : special(x_row<T>(job, r), job.cols, m, swept.sum);
       before_log = log_if(job, x_row<T>(job, r), before);
       if (!writes(job)) job.states[r] = before;
       m = swept.max;
@@ -213,7 +224,8 @@ struct Pipeline {
   }
 };
 
-// ---- short rows, held in registers --------------------------------------------------------------------------------------
+// ---- short rows, held in registers
+// --------------------------------------------------------------------------------------
 
 template <class T>
 struct Short {
@@ -369,14 +381,22 @@ struct Short {
 
   static void run(const RowsJob& job) {
     switch ((job.cols + pair_of<T>() - 1) / pair_of<T>()) {
-      case 1: return of<1>(job);
-      case 2: return of<2>(job);
-      case 3: return of<3>(job);
-      case 4: return of<4>(job);
-      case 5: return of<5>(job);
-      case 6: return of<6>(job);
-      case 7: return of<7>(job);
-      default: return of<8>(job);
+      case 1:
+        return of<1>(job);
+      case 2:
+        return of<2>(job);
+      case 3:
+        return of<3>(job);
+      case 4:
+        return of<4>(job);
+      case 5:
+        return of<5>(job);
+      case 6:
+        return of<6>(job);
+      case 7:
+        return of<7>(job);
+      default:
+        return of<8>(job);
     }
   }
 };
@@ -385,7 +405,8 @@ template <class T>
 void given_rows(const RowsJob& job) {
   const Store how = row_store<T>(job);
   for (int64_t r = 0; r < job.rows; ++r)
-    write_row(job.op, x_row<T>(job, r), y_row<T>(job, r), job.cols, job.states[r], __builtin_log(job.states[r].s), how, job.scratch);
+    write_row(job.op, x_row<T>(job, r), y_row<T>(job, r), job.cols, job.states[r], __builtin_log(job.states[r].s), how,
+              job.scratch);
 }
 
 template <class T>
@@ -396,9 +417,15 @@ void rows(const RowsJob& job) {
     return;
   }
   switch (job.algorithm) {
-    case Algorithm::naive: naive_rows<T>(job); break;
-    case Algorithm::three_pass: three_pass_rows<T>(job); break;
-    case Algorithm::online: online_rows<T>(job); break;
+    case Algorithm::naive:
+      naive_rows<T>(job);
+      break;
+    case Algorithm::three_pass:
+      three_pass_rows<T>(job);
+      break;
+    case Algorithm::online:
+      online_rows<T>(job);
+      break;
     case Algorithm::cached:
       if (job.cols <= kRegisterPairs * pair_of<T>())
         Short<T>::run(job);

@@ -1,4 +1,5 @@
-// The one file that knows Python. Arrays come as addresses, shapes and strides; online_softmax/cpu.py is the only caller.
+// The one file that knows Python. Arrays come as addresses, shapes and strides; online_softmax/cpu.py is the only
+// caller.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -40,7 +41,8 @@ struct Plan {
   int threads;
 };
 
-Problem make_problem(const Plan& plan, int op, int dtype, const Longs& shape, uint64_t reduced, uintptr_t x, const Longs& xs) {
+Problem make_problem(const Plan& plan, int op, int dtype, const Longs& shape, uint64_t reduced, uintptr_t x,
+                     const Longs& xs) {
   if (shape.size() > osm::kMaxDims) throw nb::value_error("more than 64 axes");
   Problem p;
   p.op = (osm::Op)op, p.dtype = (osm::Dtype)dtype, p.isa = &isa_of(plan.isa);
@@ -52,8 +54,8 @@ Problem make_problem(const Plan& plan, int op, int dtype, const Longs& shape, ui
   return p;
 }
 
-void map_array(const Plan& plan, int op, int dtype, const Longs& shape, uint64_t reduced, uintptr_t x, const Longs& xs, uintptr_t y,
-               const Longs& ys, uintptr_t where, const Longs& ws) {
+void map_array(const Plan& plan, int op, int dtype, const Longs& shape, uint64_t reduced, uintptr_t x, const Longs& xs,
+               uintptr_t y, const Longs& ys, uintptr_t where, const Longs& ws) {
   Problem p = make_problem(plan, op, dtype, shape, reduced, x, xs);
   p.y = (char*)y;
   set_strides(p.y_strides, ys, p.ndim);
@@ -62,8 +64,9 @@ void map_array(const Plan& plan, int op, int dtype, const Longs& shape, uint64_t
   osm::run(p);
 }
 
-void reduce_array(const Plan& plan, int op, int dtype, const Longs& shape, uint64_t reduced, uintptr_t x, const Longs& xs,
-                  uintptr_t first, uintptr_t second, bool single, uintptr_t where, const Longs& ws, uintptr_t weights, const Longs& bs) {
+void reduce_array(const Plan& plan, int op, int dtype, const Longs& shape, uint64_t reduced, uintptr_t x,
+                  const Longs& xs, uintptr_t first, uintptr_t second, bool single, uintptr_t where, const Longs& ws,
+                  uintptr_t weights, const Longs& bs) {
   Problem p = make_problem(plan, op, dtype, shape, reduced, x, xs);
   p.first = (void*)first, p.second = (void*)second, p.single = single;
   if (where) p.where = (const char*)where, set_strides(p.where_strides, ws, p.ndim);
@@ -72,8 +75,8 @@ void reduce_array(const Plan& plan, int op, int dtype, const Longs& shape, uint6
   osm::run(p);
 }
 
-void topk_array(const Plan& plan, int dtype, const Longs& shape, int axis, uintptr_t x, const Longs& xs, int64_t k, uintptr_t values,
-                uintptr_t places, uintptr_t lse) {
+void topk_array(const Plan& plan, int dtype, const Longs& shape, int axis, uintptr_t x, const Longs& xs, int64_t k,
+                uintptr_t values, uintptr_t places, uintptr_t lse) {
   osm::TopkProblem p;
   p.rows = make_problem(plan, (int)osm::Op::state, dtype, shape, uint64_t{1} << axis, x, xs);
   p.k = k, p.values = (double*)values, p.places = (int64_t*)places, p.lse = (double*)lse;
@@ -82,8 +85,8 @@ void topk_array(const Plan& plan, int dtype, const Longs& shape, int axis, uintp
 }
 
 // The write pass alone, from states (double, row-major over the axes that are left).
-void normalize_array(const Plan& plan, int op, int dtype, const Longs& shape, uint64_t reduced, uintptr_t x, const Longs& xs, uintptr_t y,
-                     const Longs& ys, uintptr_t m, uintptr_t s) {
+void normalize_array(const Plan& plan, int op, int dtype, const Longs& shape, uint64_t reduced, uintptr_t x,
+                     const Longs& xs, uintptr_t y, const Longs& ys, uintptr_t m, uintptr_t s) {
   Problem p = make_problem(plan, op, dtype, shape, reduced, x, xs);
   p.y = (char*)y;
   set_strides(p.y_strides, ys, p.ndim);
@@ -146,7 +149,8 @@ nb::tuple isas(bool usable_only) {
   return nb::tuple(names);
 }
 
-// ---- calls on a few thousand elements: no Python between the arguments and the kernel -------------------------------------
+// ---- calls on a few thousand elements: no Python between the arguments and the kernel
+// -------------------------------------
 
 PyObject* numpy_empty_like = nullptr;
 PyObject* numpy_scalar[4] = {};
@@ -168,14 +172,19 @@ struct View {
   int dtype() const {
     if (!b.format || !b.format[0] || b.format[1]) return -1;
     switch (b.format[0]) {
-      case 'f': return (int)osm::Dtype::f32;
-      case 'd': return (int)osm::Dtype::f64;
-      case 'e': return (int)osm::Dtype::f16;
-      default: return -1;
+      case 'f':
+        return (int)osm::Dtype::f32;
+      case 'd':
+        return (int)osm::Dtype::f64;
+      case 'e':
+        return (int)osm::Dtype::f16;
+      default:
+        return -1;
     }
   }
   bool simple() const {
-    return default_isa && held && b.ndim >= 1 && b.len > 0 && b.len <= kSmall * b.itemsize && dtype() >= 0 && b.shape[b.ndim - 1] > 0;
+    return default_isa && held && b.ndim >= 1 && b.len > 0 && b.len <= kSmall * b.itemsize && dtype() >= 0 &&
+           b.shape[b.ndim - 1] > 0;
   }
 };
 
@@ -188,7 +197,8 @@ void small_problem(Problem& p, const View& x, osm::Op op) {
 
 bool small_map(const View& x, const View& y, osm::Op op) {
   const int64_t cols = x.b.shape[x.b.ndim - 1];
-  osm::small_rows(*default_isa, op, (osm::Dtype)x.dtype(), (const char*)x.b.buf, (char*)y.b.buf, x.b.len / x.b.itemsize / cols, cols);
+  osm::small_rows(*default_isa, op, (osm::Dtype)x.dtype(), (const char*)x.b.buf, (char*)y.b.buf,
+                  x.b.len / x.b.itemsize / cols, cols);
   return true;
 }
 
@@ -225,8 +235,12 @@ PyObject* map_small_out(PyObject* const* args, Py_ssize_t count, osm::Op op) {
 
 PyObject* softmax_small(PyObject*, PyObject* x) { return map_small(x, osm::Op::softmax); }
 PyObject* log_softmax_small(PyObject*, PyObject* x) { return map_small(x, osm::Op::log_softmax); }
-PyObject* softmax_small_out(PyObject*, PyObject* const* a, Py_ssize_t n) { return map_small_out(a, n, osm::Op::softmax); }
-PyObject* log_softmax_small_out(PyObject*, PyObject* const* a, Py_ssize_t n) { return map_small_out(a, n, osm::Op::log_softmax); }
+PyObject* softmax_small_out(PyObject*, PyObject* const* a, Py_ssize_t n) {
+  return map_small_out(a, n, osm::Op::softmax);
+}
+PyObject* log_softmax_small_out(PyObject*, PyObject* const* a, Py_ssize_t n) {
+  return map_small_out(a, n, osm::Op::log_softmax);
+}
 
 PyObject* logsumexp_small(PyObject*, PyObject* array) {
   const View x(array);
@@ -268,7 +282,9 @@ NB_MODULE(_core, m) {
   // The instruction set of the small calls; an empty name turns them off (they answer "not simple").
   m.def("set_default_isa", [](const std::string& name) { default_isa = name.empty() ? nullptr : &isa_of(name); });
   m.def("usable_cores", &osm::usable_cores);
-  m.def("choose_algorithm", [](int op, int dtype, int64_t cols) { return (int)osm::choose_algorithm((osm::Op)op, (osm::Dtype)dtype, cols); });
+  m.def("choose_algorithm", [](int op, int dtype, int64_t cols) {
+    return (int)osm::choose_algorithm((osm::Op)op, (osm::Dtype)dtype, cols);
+  });
   m.def("map_array", &map_array);
   m.def("reduce_array", &reduce_array);
   m.def("topk_array", &topk_array);

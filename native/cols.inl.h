@@ -9,7 +9,8 @@ constexpr int64_t kColsKeep = 128 * 1024;
 // Lanes whose maximum is infinite get the pivot 0.
 template <class V>
 OSM_INLINE V guarded(V m) {
-  const V biggest = V::set(sizeof(typename V::Scalar) == 4 ? (typename V::Scalar)0x1.fffffep127 : (typename V::Scalar)0x1.fffffffffffffp1023);
+  const V biggest = V::set(sizeof(typename V::Scalar) == 4 ? (typename V::Scalar)0x1.fffffep127
+                                                           : (typename V::Scalar)0x1.fffffffffffffp1023);
   const uint32_t odd = above(m, biggest) | above(sub(V::set(0), m), biggest);
   return select(odd, V::set(0), m);
 }
@@ -105,7 +106,9 @@ struct LaneLog<float> {
     m0 = low_half(m), m1 = high_half(m), s0 = F64::load(log_sum);
     s1 = LaneSum<F32>::kHalves ? F64::load(log_sum + F32::W - F64::W) : s0;
   }
-  OSM_INLINE F32 operator()(F32 x) const { return narrow(sub(sub(low_half(x), m0), s0), sub(sub(high_half(x), m1), s1)); }
+  OSM_INLINE F32 operator()(F32 x) const {
+    return narrow(sub(sub(low_half(x), m0), s0), sub(sub(high_half(x), m1), s1));
+  }
 };
 template <>
 struct LaneLog<double> {
@@ -220,7 +223,8 @@ struct Cols {
       if (at >= n) continue;
       const double m = (double)k.m[i], s = k.s[i];
       const char* x = job.x + (j + at) * (int64_t)sizeof(T);
-      job.states[j + at] = ordinary(m, s) ? RowState{m, s * unscale<T>()} : special_column<T>(x, job.x_step, job.length, m, s);
+      job.states[j + at] =
+          ordinary(m, s) ? RowState{m, s * unscale<T>()} : special_column<T>(x, job.x_step, job.length, m, s);
     }
   }
 
@@ -230,7 +234,8 @@ struct Cols {
     for (int64_t i = 0; i < P; ++i) {
       const int64_t at = place_of<T>(i);
       const RowState st{(double)k.m[i], k.s[i] * unscale<T>()};
-      if (at < n && blunt(st)) k.log_s[i] = log_sum_column<T>(job.x + (j + at) * (int64_t)sizeof(T), job.x_step, job.length, st.m);
+      if (at < n && blunt(st))
+        k.log_s[i] = log_sum_column<T>(job.x + (j + at) * (int64_t)sizeof(T), job.x_step, job.length, st.m);
     }
   }
 
@@ -363,9 +368,12 @@ struct Cols {
       for (int64_t p = 0; p < pairs; ++p)
         for (int64_t i = 0; i < P; ++i) strip[p].m[i] = lowest, strip[p].s[i] = 0;
       if (job.op == Op::state)
-        each_block([&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) { push<State>(c0, c1, j, n, strip[p]); }, j0, pairs);
+        each_block(
+            [&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) { push<State>(c0, c1, j, n, strip[p]); }, j0,
+            pairs);
       else
-        each_block([&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) { push<Sum>(c0, c1, j, n, strip[p]); }, j0, pairs);
+        each_block([&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) { push<Sum>(c0, c1, j, n, strip[p]); },
+                   j0, pairs);
       for (int64_t p = 0; p < pairs; ++p) {
         const int64_t j = j0 + p * P, n = job.count - j < P ? job.count - j : P;
         // Lanes of -inf alone have summed nothing but the floor.
@@ -375,9 +383,11 @@ struct Cols {
           put_states(strip[p], j, n);
       }
       if (job.op == Op::softmax)
-        each_block([&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) { map<Main>(c0, c1, j, n, strip[p]); }, j0, pairs);
+        each_block([&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) { map<Main>(c0, c1, j, n, strip[p]); },
+                   j0, pairs);
       else if (job.op == Op::log_softmax)
-        each_block([&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) { logs(c0, c1, j, n, strip[p]); }, j0, pairs);
+        each_block([&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) { logs(c0, c1, j, n, strip[p]); }, j0,
+                   pairs);
     }
   }
   template <class F>

@@ -1,9 +1,9 @@
 #include "driver.h"
 
 #include <algorithm>
-#include <functional>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include "layout.h"
@@ -61,10 +61,13 @@ struct Context {
   }
   bool writes() const { return problem.op == Op::softmax || problem.op == Op::log_softmax; }
   // A state is a result of its own, in float for 16-bit rows too: what only feeds a 16-bit result may cost less.
-  RowState segment(const char* x, int64_t n) const { return (problem.op == Op::state ? kernels.state : kernels.segment)(x, n); }
+  RowState segment(const char* x, int64_t n) const {
+    return (problem.op == Op::state ? kernels.state : kernels.segment)(x, n);
+  }
 };
 
-// log(s), where one term may dominate: the others are summed by themselves (`rest`), log1p keeps what 1 + r rounds away.
+// log(s), where one term may dominate: the others are summed by themselves (`rest`), log1p keeps what 1 + r rounds
+// away.
 bool blunt(const RowState& st) { return st.s < 1.25 && st.s >= 1.0 && std::isfinite(st.m); }
 template <class Rest>
 double log_sum(const RowState& st, const Rest& rest) {
@@ -75,7 +78,8 @@ double log_sum(const RowState& st, const Rest& rest) {
 }
 
 // log-sum-exps of n rows from their states; sharpened as above where the result is so near 0 that it shows.
-void put_lse(const Context& c, const RowState* states, const int64_t* at, int64_t n, const std::function<RowState(int64_t, int64_t*)>& rest) {
+void put_lse(const Context& c, const RowState* states, const int64_t* at, int64_t n,
+             const std::function<RowState(int64_t, int64_t*)>& rest) {
   double lse[64];
   c.problem.isa->finish(states, lse, n);
   for (int64_t i = 0; i < n; ++i) {
@@ -91,7 +95,8 @@ void put_states(const Context& c, const RowState* states, const int64_t* at, int
   }
 }
 
-// ---- rows of adjacent elements -------------------------------------------------------------------------------------------
+// ---- rows of adjacent elements
+// -------------------------------------------------------------------------------------------
 
 RowsJob rows_job(const Context& c) {
   RowsJob job{};
@@ -162,10 +167,12 @@ void run_rows(const Context& c) {
   });
 }
 
-// ---- few long rows: their segments are shared out and the states merged from left to right --------------------------------
+// ---- few long rows: their segments are shared out and the states merged from left to right
+// --------------------------------
 
 bool few_long_rows(const Context& c) {
-  return c.algorithm == Algorithm::online && !c.problem.given && c.threads > 1 && c.layout.rows < 2 * c.threads && c.layout.cols >= 2 * kSegment;
+  return c.algorithm == Algorithm::online && !c.problem.given && c.threads > 1 && c.layout.rows < 2 * c.threads &&
+         c.layout.cols >= 2 * kSegment;
 }
 
 void run_segments(const Context& c) {
@@ -175,7 +182,8 @@ void run_segments(const Context& c) {
     const Place p = c.layout.place(r);
     const char* x = c.problem.x + p.x;
     const auto length = [&](int64_t i) { return std::min(kSegment, cols - i * kSegment); };
-    parallel_for(segments, c.threads, [&](int64_t i) { states[(size_t)i] = c.segment(x + i * kSegment * c.size, length(i)); });
+    parallel_for(segments, c.threads,
+                 [&](int64_t i) { states[(size_t)i] = c.segment(x + i * kSegment * c.size, length(i)); });
     State all = to_state(states[0]);
     for (size_t i = 1; i < states.size(); ++i) all = merge(all, to_state(states[i]));
     const RowState st = to_row(all);
@@ -194,7 +202,8 @@ void run_segments(const Context& c) {
   }
 }
 
-// ---- the reduced axis is not the last: neighbours across it lie side by side ---------------------------------------------
+// ---- the reduced axis is not the last: neighbours across it lie side by side
+// ---------------------------------------------
 
 template <int size>
 void copy_strided(const char* from, int64_t from_step, char* to, int64_t to_step, int64_t n) {
@@ -232,7 +241,9 @@ void run_cols(const Context& c) {
   const Dim& along = c.layout.along[0];
   const int64_t outer = c.layout.rows / side.size;
   // Whole strips an item, and lines that no two items share.
-  const int64_t wide = c.algorithm == Algorithm::cached ? std::clamp<int64_t>(kItemBytes / (along.size * c.size) / 64 * 64, 64, 4096) : 1024;
+  const int64_t wide = c.algorithm == Algorithm::cached
+                           ? std::clamp<int64_t>(kItemBytes / (along.size * c.size) / 64 * 64, 64, 4096)
+                           : 1024;
   const int64_t strips = (side.size + wide - 1) / wide;
   const int64_t scratch = cols_scratch(c.problem.dtype, c.algorithm == Algorithm::cached ? along.size : 0);
   parallel_for(outer * strips, c.threads, [&](int64_t item) {
@@ -264,10 +275,11 @@ void run_cols(const Context& c) {
   });
 }
 
-// ---- the same, where neighbours have to be brought side by side first ------------------------------------------------------
+// ---- the same, where neighbours have to be brought side by side first
+// ------------------------------------------------------
 
-constexpr int64_t kGroup = 32;                  // rows brought together
-constexpr int64_t kGroupBytes = 64 << 20;       // longer columns go one at a time, straight from where they lie
+constexpr int64_t kGroup = 32;             // rows brought together
+constexpr int64_t kGroupBytes = 64 << 20;  // longer columns go one at a time, straight from where they lie
 
 void copy_group(const Context& c, const Place* rows, int64_t n, char* group, bool back) {
   const Dim& along = c.layout.along[0];
@@ -314,7 +326,8 @@ void run_grouped(const Context& c) {
   });
 }
 
-// ---- everything else: a row is gathered into adjacent elements, masked slots selected out ---------------------------------
+// ---- everything else: a row is gathered into adjacent elements, masked slots selected out
+// ---------------------------------
 
 void set_neg_inf(Dtype d, char* p) {
   if (d == Dtype::f64) {
@@ -332,9 +345,9 @@ void set_neg_inf(Dtype d, char* p) {
 struct Packed {
   const Context& c;
   Place row;
-  char* data;         // one segment (or row) of elements
-  uint8_t* live;      // which of them take part; all ones without a mask
-  double* weights;    // null without weights
+  char* data;       // one segment (or row) of elements
+  uint8_t* live;    // which of them take part; all ones without a mask
+  double* weights;  // null without weights
   char* kernel_scratch;
   int64_t live_count = 0;
 
@@ -357,7 +370,8 @@ struct Packed {
         }
     });
     live_count = n;
-    if (p.where || p.weights) live_count = c.size == 8 ? select<uint64_t>(n) : c.size == 4 ? select<uint32_t>(n) : select<uint16_t>(n);
+    if (p.where || p.weights)
+      live_count = c.size == 8 ? select<uint64_t>(n) : c.size == 4 ? select<uint32_t>(n) : select<uint16_t>(n);
   }
   template <class U>
   int64_t select(int64_t n) {
@@ -498,7 +512,9 @@ void packed_map(const Context& c, Packed& p, int64_t chunk) {
     all = from ? merge(all, piece) : piece;
   }
   const RowState st = to_row(all);
-  const double log_s = c.problem.op == Op::log_softmax ? log_sum(st, [&](int64_t* equal) { return packed_rest(c, p, chunk, st.m, equal); }) : 0.0;
+  const double log_s = c.problem.op == Op::log_softmax
+                           ? log_sum(st, [&](int64_t* equal) { return packed_rest(c, p, chunk, st.m, equal); })
+                           : 0.0;
   for (int64_t from = 0; from < cols; from += chunk) {
     const int64_t n = std::min(chunk, cols - from);
     p.gather(from, n);
@@ -510,16 +526,23 @@ void packed_map(const Context& c, Packed& p, int64_t chunk) {
 void run_packed(const Context& c) {
   const int64_t cols = c.layout.cols;
   // The teaching algorithms want the row whole; the others take it segment by segment, as rows of adjacent elements do.
-  const bool whole = c.algorithm == Algorithm::naive || c.algorithm == Algorithm::three_pass || c.algorithm == Algorithm::cached;
+  const bool whole =
+      c.algorithm == Algorithm::naive || c.algorithm == Algorithm::three_pass || c.algorithm == Algorithm::cached;
   const int64_t chunk = whole && !c.problem.weights ? std::max<int64_t>(cols, 1) : kSegment;
   const int64_t room = std::min(chunk, std::max<int64_t>(cols, 1));
-  const int64_t data = aligned64(room * c.size), live = aligned64(room), weights = c.problem.weights ? aligned64(room * 8) : 0;
+  const int64_t data = aligned64(room * c.size), live = aligned64(room),
+                weights = c.problem.weights ? aligned64(room * 8) : 0;
   const int64_t scratch = rows_scratch(c.problem.dtype, c.algorithm == Algorithm::cached ? room : 0);
   const int64_t per_item = std::max<int64_t>(1, kItemBytes / std::max<int64_t>(1, cols * c.size));
   const int64_t items = (c.layout.rows + per_item - 1) / per_item;
   parallel_for(items, c.threads, [&](int64_t item) {
     char* base = thread_scratch(data + live + weights + scratch);
-    Packed p{c, {}, base, (uint8_t*)(base + data), weights ? (double*)(base + data + live) : nullptr, base + data + live + weights};
+    Packed p{c,
+             {},
+             base,
+             (uint8_t*)(base + data),
+             weights ? (double*)(base + data + live) : nullptr,
+             base + data + live + weights};
     for (int64_t r = item * per_item; r < std::min((item + 1) * per_item, c.layout.rows); ++r) {
       p.row = c.layout.place(r);
       if (c.writes())

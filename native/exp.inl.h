@@ -39,18 +39,20 @@ struct Coefficients<F32, 4> {
 };
 template <>
 struct Coefficients<F32, 6> {
-  static constexpr float c[] = {0x1.62e430p-1f, 0x1.ebfbdcp-3f, 0x1.c6af7cp-5f, 0x1.3b2de0p-7f, 0x1.5f0830p-10f, 0x1.416b5ap-13f};
+  static constexpr float c[] = {0x1.62e430p-1f, 0x1.ebfbdcp-3f,  0x1.c6af7cp-5f,
+                                0x1.3b2de0p-7f, 0x1.5f0830p-10f, 0x1.416b5ap-13f};
 };
 template <>
 struct Coefficients<F64, 11> {
-  static constexpr double c[] = {0x1.62e42fefa39efp-1,  0x1.ebfbdff82c598p-3,  0x1.c6b08d704a0c2p-5,  0x1.3b2ab6fba1dd6p-7,
-                                 0x1.5d87fe78a5274p-10, 0x1.4309130970e5bp-13, 0x1.ffcbfc670eb19p-17, 0x1.62bfd47443264p-20,
-                                 0x1.b524fae36f8adp-24, 0x1.e60645d22d86cp-28, 0x1.e9d403a93b10bp-32};
+  static constexpr double c[] = {0x1.62e42fefa39efp-1,  0x1.ebfbdff82c598p-3,  0x1.c6b08d704a0c2p-5,
+                                 0x1.3b2ab6fba1dd6p-7,  0x1.5d87fe78a5274p-10, 0x1.4309130970e5bp-13,
+                                 0x1.ffcbfc670eb19p-17, 0x1.62bfd47443264p-20, 0x1.b524fae36f8adp-24,
+                                 0x1.e60645d22d86cp-28, 0x1.e9d403a93b10bp-32};
 };
 
-// Each step of the formulas below is written for n registers at once. The chain of one exponential is about fifty cycles
-// long; side by side, n of them keep the multipliers busy with few instructions waiting (measured: 8.2 -> 6.0 cycles per
-// 16 floats of softmax with n = 4 against one after the other, the compiler keeps the order it is given).
+// Each step of the formulas below is written for n registers at once. The chain of one exponential is about fifty
+// cycles long; side by side, n of them keep the multipliers busy with few instructions waiting (measured: 8.2 -> 6.0
+// cycles per 16 floats of softmax with n = 4 against one after the other, the compiler keeps the order it is given).
 #define OSM_EACH _Pragma("GCC unroll 16") for (int i = 0; i < n; ++i)
 
 template <int degree, int n, class V>

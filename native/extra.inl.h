@@ -108,7 +108,8 @@ uint64_t probe_read(const char* src, int64_t bytes) {
   for (int64_t i = 0; i + 256 <= bytes; i += 256) {
     prefetch(src + i + 4 * kAhead), prefetch(src + i + 4 * kAhead + 64);
     prefetch(src + i + 4 * kAhead + 128), prefetch(src + i + 4 * kAhead + 192);
-    t0 += read_line(src + i), t1 += read_line(src + i + 64), t2 += read_line(src + i + 128), t3 += read_line(src + i + 192);
+    t0 += read_line(src + i), t1 += read_line(src + i + 64), t2 += read_line(src + i + 128),
+        t3 += read_line(src + i + 192);
   }
   return t0 + t1 + t2 + t3;
 }

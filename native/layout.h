@@ -22,7 +22,7 @@ struct Place {
 struct Layout {
   std::vector<Dim> outer, along;  // axes that are left, axes that are reduced; never empty
   int64_t rows = 1, cols = 1;
-  bool alone = true;         // no axis is left: one row and no neighbours
+  bool alone = true;        // no axis is left: one row and no neighbours
   bool beside_one = false;  // one column of an array whose columns would lie side by side: see across()
 
   explicit Layout(const Problem& p) {
@@ -30,10 +30,12 @@ struct Layout {
     const int64_t size = (int64_t)dtype_size(p.dtype);
     for (int d = p.ndim - 1; d >= 0; --d) {
       const bool reduced = p.reduced >> d & 1;
-      const Dim dim{p.shape[d], p.x_strides[d], p.y_strides[d], p.where_strides[d], p.weights_strides[d], reduced ? 0 : result};
+      const Dim dim{p.shape[d],         p.x_strides[d],       p.y_strides[d],
+                    p.where_strides[d], p.weights_strides[d], reduced ? 0 : result};
       if (!reduced) result *= p.shape[d], alone = false;
       (reduced ? cols : rows) *= p.shape[d];
-      if (!reduced && p.shape[d] == 1 && magnitude(p.x_strides[d]) % INT64_MAX <= size && (p.reduced & ((uint64_t{1} << d) - 1)))
+      if (!reduced && p.shape[d] == 1 && magnitude(p.x_strides[d]) % INT64_MAX <= size &&
+          (p.reduced & ((uint64_t{1} << d) - 1)))
         beside_one = true;
       if (p.shape[d] != 1) (reduced ? along : outer).push_back(dim);
     }
@@ -50,7 +52,8 @@ struct Layout {
   Place place_beside(int64_t index) const { return locate(outer, outer.size() - 1, index); }
 
   bool adjacent(int64_t size, bool writes) const {
-    return along.size() == 1 && !beside_one && (along[0].size == 1 || (along[0].x == size && (!writes || along[0].y == size)));
+    return along.size() == 1 && !beside_one &&
+           (along[0].size == 1 || (along[0].x == size && (!writes || along[0].y == size)));
   }
   // One reduced axis whose elements are not adjacent: the rows of such arrays are summed lane by lane, whether their
   // neighbours lie beside them in memory (side_by_side) or have to be brought there. So is a single column, (n, 1),
@@ -79,7 +82,8 @@ struct Layout {
   static void join(std::vector<Dim>& dims) {
     // Largest stride first, so that the innermost axis walks along memory. The order of rows is free; the order inside
     // a reduced group is fixed by the strides alone.
-    std::stable_sort(dims.begin(), dims.end(), [](const Dim& a, const Dim& b) { return magnitude(a.x) > magnitude(b.x); });
+    std::stable_sort(dims.begin(), dims.end(),
+                     [](const Dim& a, const Dim& b) { return magnitude(a.x) > magnitude(b.x); });
     std::vector<Dim> joined;
     for (const Dim& d : dims) {
       if (!joined.empty()) {

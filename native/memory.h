@@ -8,8 +8,8 @@ namespace osm {
 void* result_alloc(int64_t bytes);  // 2 MiB aligned; null where there is no memory
 void result_free(void* memory, int64_t bytes);
 
-int64_t result_kept();               // bytes held for reuse
-int64_t result_limit();              // the most that is held
+int64_t result_kept();                 // bytes held for reuse
+int64_t result_limit();                // the most that is held
 void result_set_limit(int64_t bytes);  // and what is over it is given back at once
 
 }  // namespace osm

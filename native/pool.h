@@ -12,7 +12,8 @@ void parallel_for(int64_t items, int threads, const std::function<void(int64_t)>
 
 int usable_cores();
 
-// Scratch of the calling thread, 64-byte aligned, at least `bytes` long; the next call may reuse it. Freed with the thread.
+// Scratch of the calling thread, 64-byte aligned, at least `bytes` long; the next call may reuse it. Freed with the
+// thread.
 char* thread_scratch(int64_t bytes);
 
 }  // namespace osm

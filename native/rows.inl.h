@@ -4,7 +4,7 @@
 // four accumulators of the row's working format for at most kBlock pairs and then folded into double, so a sum of any
 // length errs by a few units in the last place of the working format at the most.
 
-constexpr int64_t kBlock = 64;  // pairs between folds; also the grain of staging and prefetch
+constexpr int64_t kBlock = 64;    // pairs between folds; also the grain of staging and prefetch
 constexpr int64_t kAhead = 8192;  // bytes of prefetch distance inside a sweep: two pages (1, 2, 4, 8 and 16 KiB tried)
 
 template <class T>
@@ -125,7 +125,8 @@ constexpr int64_t place_of<bf16>(int64_t i) {
   return i < F32::W ? 2 * i : 2 * (i - F32::W) + 1;
 }
 
-// ---- 1/s and the last multiplication ---------------------------------------------------------------------------------
+// ---- 1/s and the last multiplication
+// ---------------------------------------------------------------------------------
 
 // 1/s in two parts: high + low is good to twice the format, so dividing costs one rounding, as a true division would.
 template <class V>
@@ -199,7 +200,8 @@ struct LogShift<double> {
   }
 };
 
-// ---- where results go ------------------------------------------------------------------------------------------------
+// ---- where results go
+// ------------------------------------------------------------------------------------------------
 
 // Non-temporal stores must fill whole aligned lines. A row that starts elsewhere is put together in a buffer that has
 // the row's own offset inside a line, and leaves it line by line.
@@ -253,7 +255,8 @@ Store store_kind(bool wanted, const char* y, int64_t stride, int64_t cols) {
   return aligned ? Store::stream : Store::lines;
 }
 
-// ---- the sweep ---------------------------------------------------------------------------------------------------------
+// ---- the sweep
+// ---------------------------------------------------------------------------------------------------------
 
 // One pass that serves up to three rows at once, so that reading, arithmetic and writing go on side by side and none
 // comes in bursts: the maximum of the row `next`, exponentials and sum of the row `cur` (kept in `keep` for softmax),
@@ -321,7 +324,8 @@ Swept sweep(const Sweep<T, E, R>& given, int64_t cols, char* space) {
   // Lines are met either by starting the pairs of the written row where its first line starts, or, where the kept
   // exponentials are in split order (bfloat16), through a buffer.
   constexpr bool kWrites = kWrite != Write::none, kSplit = kWrite == Write::scaled && place_of<T>(1) != 1;
-  constexpr bool kBuffer = kWrites && kStore == Store::lines && kSplit, kShift = kWrites && kStore == Store::lines && !kSplit;
+  constexpr bool kBuffer = kWrites && kStore == Store::lines && kSplit,
+                 kShift = kWrites && kStore == Store::lines && !kSplit;
   constexpr Store kPut = kShift ? Store::stream : kStore;
   Sweep<T, E, R> w = given;  // by value: a store through y might change what a reference shows
   S lowest;
@@ -409,7 +413,8 @@ double row_max(const T* x, int64_t n) {
   return sweep<T, NoExp, NoExp, true, false, false, Write::none, Store::plain>(w, n, nullptr).max;
 }
 
-// ---- special rows ------------------------------------------------------------------------------------------------------
+// ---- special rows
+// ------------------------------------------------------------------------------------------------------
 
 OSM_INLINE double pivot(double m) { return m == kInf || m == -kInf ? 0.0 : m; }
 
@@ -446,7 +451,8 @@ void fill_nan(T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) put_nan(y[i]);
 }
 
-// ---- state of a segment ----------------------------------------------------------------------------------------------
+// ---- state of a segment
+// ----------------------------------------------------------------------------------------------
 
 // One read: the maximum of block b + 1 is taken while the exponentials of block b are summed.
 template <class T, class E>
@@ -500,8 +506,8 @@ RowState row_state(const T* x, int64_t n) {
   return state;
 }
 
-// log(s) of a row whose state is known. Where one term dominates, 1 + r has rounded part of r away, and log(s) is all that
-// is left of a log-probability near 0: then the other terms are summed by themselves, and log1p keeps their bits.
+// log(s) of a row whose state is known. Where one term dominates, 1 + r has rounded part of r away, and log(s) is all
+// that is left of a log-probability near 0: then the other terms are summed by themselves, and log1p keeps their bits.
 constexpr double kSharpen = 1.25;
 OSM_INLINE bool blunt(RowState st) { return st.s < kSharpen && st.s >= 1.0 && st.m < kInf; }
 template <class T>

@@ -14,7 +14,9 @@ struct State {
 inline double guard(double m) { return std::isinf(m) ? 0.0 : m; }
 
 // NaN taints; a zero maximum is +0 whichever operand brought it, so that the order of merging never shows.
-inline double rising_max(double a, double b) { return std::isnan(a) || std::isnan(b) ? std::nan("") : (a > b ? a : b) + 0.0; }
+inline double rising_max(double a, double b) {
+  return std::isnan(a) || std::isnan(b) ? std::nan("") : (a > b ? a : b) + 0.0;
+}
 
 inline State merge(State a, State b) {
   const double m = rising_max(a.m, b.m), p = guard(m);

@@ -1,5 +1,5 @@
-// The kernels for avx2. No header of the standard library but the C ones: an inline template kept from this object would
-// carry its instructions to CPUs that lack them.
+// The kernels for avx2. No header of the standard library but the C ones: an inline template kept from this object
+// would carry its instructions to CPUs that lack them.
 #include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -11,6 +11,7 @@ namespace {
 
 #define OSM_INLINE inline __attribute__((always_inline))
 #define OSM_LAMBDA_INLINE __attribute__((always_inline))
+// clang-format off: each builds on the ones before it
 #include "../simd/avx2.h"
 
 #include "../exp.inl.h"
@@ -18,14 +19,18 @@ namespace {
 #include "../batch.inl.h"
 #include "../cols.inl.h"
 #include "../extra.inl.h"
+// clang-format on
 
-bool usable() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }
+bool usable() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
 
 }  // namespace
 
 extern const Isa table;
 const Isa table = {
-    "avx2", usable, {kernels<float>(), kernels<double>(), kernels<f16>(), kernels<bf16>()}, finish, exp_f32, probe_read, probe_copy,
+    "avx2",     usable,     {kernels<float>(), kernels<double>(), kernels<f16>(), kernels<bf16>()}, finish, exp_f32,
+    probe_read, probe_copy,
 };
 
 }  // namespace osm::isa_avx2

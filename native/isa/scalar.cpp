@@ -1,5 +1,5 @@
-// The kernels for scalar. No header of the standard library but the C ones: an inline template kept from this object would
-// carry its instructions to CPUs that lack them.
+// The kernels for scalar. No header of the standard library but the C ones: an inline template kept from this object
+// would carry its instructions to CPUs that lack them.
 #include <stddef.h>
 #include <stdint.h>
 
@@ -10,6 +10,7 @@ namespace {
 
 #define OSM_INLINE inline __attribute__((always_inline))
 #define OSM_LAMBDA_INLINE __attribute__((always_inline))
+// clang-format off: each builds on the ones before it
 #include "../simd/scalar.h"
 
 #include "../exp.inl.h"
@@ -17,6 +18,7 @@ namespace {
 #include "../batch.inl.h"
 #include "../cols.inl.h"
 #include "../extra.inl.h"
+// clang-format on
 
 bool usable() { return true; }
 
@@ -24,7 +26,8 @@ bool usable() { return true; }
 
 extern const Isa table;
 const Isa table = {
-    "scalar", usable, {kernels<float>(), kernels<double>(), kernels<f16>(), kernels<bf16>()}, finish, exp_f32, probe_read, probe_copy,
+    "scalar",   usable,     {kernels<float>(), kernels<double>(), kernels<f16>(), kernels<bf16>()}, finish, exp_f32,
+    probe_read, probe_copy,
 };
 
 }  // namespace osm::isa_scalar

@@ -17,7 +17,8 @@ OSM_INLINE F64 fma(F64 a, F64 b, F64 c) { return {_mm256_fmadd_pd(a.v, b.v, c.v)
 OSM_INLINE F64 fms(F64 a, F64 b, F64 c) { return {_mm256_fmsub_pd(a.v, b.v, c.v)}; }
 OSM_INLINE F64 max(F64 a, F64 b) { return {_mm256_max_pd(a.v, b.v)}; }  // b where either is NaN
 OSM_INLINE F64 shift_exponent(F64 a, F64 z) {
-  return {_mm256_castsi256_pd(_mm256_add_epi64(_mm256_castpd_si256(a.v), _mm256_slli_epi64(_mm256_castpd_si256(z.v), 52)))};
+  return {
+      _mm256_castsi256_pd(_mm256_add_epi64(_mm256_castpd_si256(a.v), _mm256_slli_epi64(_mm256_castpd_si256(z.v), 52)))};
 }
 OSM_INLINE F64 keep_unequal(F64 a, F64 x, F64 m) { return {_mm256_and_pd(a.v, _mm256_cmp_pd(x.v, m.v, _CMP_NEQ_UQ))}; }
 OSM_INLINE int count_equal(F64 x, F64 m) {
@@ -40,7 +41,8 @@ OSM_INLINE double hsum(F64 a) {
 OSM_INLINE F64 exponent_of(F64 a) {  // floor(log2(a)) of positive normal numbers
   const __m256i biased = _mm256_srli_epi64(_mm256_castpd_si256(a.v), 52);
   const __m256d magic = _mm256_set1_pd(0x1p52);
-  return {_mm256_sub_pd(_mm256_castsi256_pd(_mm256_or_si256(biased, _mm256_castpd_si256(magic))), _mm256_set1_pd(0x1p52 + 1023))};
+  return {_mm256_sub_pd(_mm256_castsi256_pd(_mm256_or_si256(biased, _mm256_castpd_si256(magic))),
+                        _mm256_set1_pd(0x1p52 + 1023))};
 }
 
 struct F32 {
@@ -59,7 +61,8 @@ OSM_INLINE F32 fma(F32 a, F32 b, F32 c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)
 OSM_INLINE F32 fms(F32 a, F32 b, F32 c) { return {_mm256_fmsub_ps(a.v, b.v, c.v)}; }
 OSM_INLINE F32 max(F32 a, F32 b) { return {_mm256_max_ps(a.v, b.v)}; }
 OSM_INLINE F32 shift_exponent(F32 a, F32 z) {
-  return {_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a.v), _mm256_slli_epi32(_mm256_castps_si256(z.v), 23)))};
+  return {
+      _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a.v), _mm256_slli_epi32(_mm256_castps_si256(z.v), 23)))};
 }
 OSM_INLINE F32 keep_unequal(F32 a, F32 x, F32 m) { return {_mm256_and_ps(a.v, _mm256_cmp_ps(x.v, m.v, _CMP_NEQ_UQ))}; }
 OSM_INLINE int count_equal(F32 x, F32 m) {

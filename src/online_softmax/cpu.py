@@ -331,7 +331,8 @@ def normalize(
     first, second = np.ascontiguousarray(m, dtype=np.float64), np.ascontiguousarray(s, dtype=np.float64)
     _core.normalize_array(
         _plan(isa, "online", threads, "exact"), _OP["log_softmax" if log else "softmax"],
-        _CODE[x.dtype], x.shape, _mask(axes), _address(x), x.strides, _address(out), out.strides, _address(first), _address(second),
+        _CODE[x.dtype], x.shape, _mask(axes), _address(x), x.strides, _address(out), out.strides,
+        _address(first), _address(second),
     )  # fmt: skip
 
 
