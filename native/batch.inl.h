@@ -49,12 +49,12 @@ void write_row(Op op, const T* x, T* y, int64_t n, RowState st, double log_s, St
   if (!ordinary(st.m, st.s)) return fill_nan(y, n);
   if (op == Op::log_softmax)
     map_row(x, y, n, LogShift<T>(st.m, log_s), how, space);
-  else if (sizeof(T) > 2 && __builtin_fabs(st.m) >= Log2e<V>::limit)
+  else if (__builtin_fabs(st.m) >= Log2e<V>::limit)
     map_row(x, y, n,
             Softmaxed<ExpFar<V, Of<T>::kDegree>, R>{ExpFar<V, Of<T>::kDegree>((S)st.m), R(st.s / unscale<T>())}, how,
             space);
   else
-    map_row(x, y, n, Softmaxed<typename Of<T>::Main, R>{typename Of<T>::Main((S)st.m), R(st.s / unscale<T>())}, how,
+    map_row(x, y, n, Softmaxed<typename Of<T>::Map, R>{typename Of<T>::Map((S)st.m), R(st.s / unscale<T>())}, how,
             space);
 }
 
@@ -186,7 +186,7 @@ struct Pipeline {
   Swept choose(int64_t r, double m, bool write, RowState before) {
     if (job.op == Op::state) return advance<typename Of<T>::State>(r, m, write, before);
     if (job.op != Op::softmax) return advance<typename Of<T>::Sum>(r, m, write, before);
-    if (sizeof(T) > 2 && __builtin_fabs(m) >= Log2e<V>::limit)
+    if (__builtin_fabs(m) >= Log2e<V>::limit)
       return advance<ExpFar<V, Of<T>::kDegree>>(r, m, write, before);
     return advance<typename Of<T>::Main>(r, m, write, before);
   }
@@ -314,7 +314,7 @@ struct Short {
     if (op == Op::state) return sum_of<NP>(e, typename Of<T>::State((S)pivot(m)));
     if (op != Op::softmax) return sum_of<NP>(e, typename Of<T>::Sum((S)pivot(m)));
     double s;
-    if (sizeof(T) > 2 && !(__builtin_fabs((double)m) < Log2e<V>::limit))
+    if (!(__builtin_fabs((double)m) < Log2e<V>::limit))
       s = sum_of<NP>(e, ExpFar<V, Of<T>::kDegree>((S)pivot(m)));
     else
       s = sum_of<NP>(e, E(m));

@@ -22,7 +22,7 @@ struct LaneExp {
   using V = typename Of<T>::V;
   using S = typename Of<T>::S;
   V shift;
-  ExpExact<V, Of<T>::kDegree> exp;
+  typename Of<T>::Map exp;
   static OSM_INLINE V shift_of(V m) {
     const V limit = V::set(Log2e<V>::limit);
     return select(above(m, limit) | above(sub(V::set(0), m), limit), m, V::set(0));

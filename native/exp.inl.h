@@ -105,7 +105,35 @@ struct ExpFar {
   }
 };
 
-// For results of full width, |m| < limit: d only chooses n; f is taken from x itself by a fused multiply-add against
+// For results in float and narrower, |m| < limit: the pivot is N = round(m*log2(e)), an integer, so f = x*log2(e) - (n + N)
+// takes one fused multiply-add and one rounding of a number below 1/2, whatever x and m are: the rounding of x - m, up to
+// u*|x - m|, never enters. The largest term is then not 1 but within 2^(1/2) of it, which the quotient takes out again:
+// sums of equal terms are exact in double, so equal logits give 1/n rounded once and a lone one exactly 1.
+template <class V, int degree, bool low_word>
+struct ExpShifted {
+  static constexpr bool kFoldEach = low_word;
+  using S = typename V::Scalar;
+  using C = Log2e<V>;
+  V low, base;  // base: the magic number less N
+  OSM_INLINE explicit ExpShifted(S pivot) : ExpShifted(V::set(pivot)) {}
+  OSM_INLINE explicit ExpShifted(V pivot) {
+    low = add(pivot, V::set(C::floor));
+    const V magic = V::set(C::magic);
+    base = sub(magic, sub(fma(pivot, V::set(C::high), magic), magic));
+  }
+  template <int n>
+  OSM_INLINE void operator()(V (&x)[n]) const {
+    V z[n], f[n];
+    OSM_EACH x[i] = max(low, x[i]);
+    OSM_EACH z[i] = fma(x[i], V::set(C::high), base);
+    OSM_EACH f[i] = fms(x[i], V::set(C::high), sub(z[i], base));
+    if constexpr (low_word) OSM_EACH f[i] = fma(x[i], V::set(C::low), f[i]);
+    polynomial<degree>(f, x);
+    OSM_EACH x[i] = shift_exponent(x[i], z[i]);
+  }
+};
+
+// For doubles, |m| < limit: d only chooses n; f is taken from x itself by a fused multiply-add against
 // n + N, where N is m*log2(e) rounded so coarsely that n + N is exact. So the rounding of x - m, up to u*|x - m|, never
 // enters: what is left of N (rho, tiny) is formed by the same operation from m, hence f is exactly 0, and the result
 // exactly 1, at x = m. Error of f: two roundings of numbers below 1/2.

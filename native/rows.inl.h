@@ -7,11 +7,14 @@
 constexpr int64_t kBlock = 64;    // pairs between folds; also the grain of staging and prefetch
 constexpr int64_t kAhead = 8192;  // bytes of prefetch distance inside a sweep: two pages (1, 2, 4, 8 and 16 KiB tried)
 
+// Main: exponentials that are summed and divided by their own sum. Map: relative to the true maximum, for sums made
+// elsewhere. Sum, State: for sums alone.
 template <class T>
 struct Of {  // 16-bit formats
   using V = F32;
   using S = float;
-  using Main = ExpLight<F32, 4>;
+  using Main = ExpShifted<F32, 4, false>;
+  using Map = ExpLight<F32, 4>;
   using Sum = ExpLight<F32, 4>;
   using State = ExpLight<F32, 6>;  // where m and s themselves are the result
   static constexpr int kDegree = 4;
@@ -20,7 +23,8 @@ template <>
 struct Of<float> {
   using V = F32;
   using S = float;
-  using Main = ExpExact<F32, 6>;
+  using Main = ExpShifted<F32, 6, true>;
+  using Map = ExpExact<F32, 6>;
   using Sum = ExpLight<F32, 6>;
   using State = Sum;
   static constexpr int kDegree = 6;
@@ -30,6 +34,7 @@ struct Of<double> {
   using V = F64;
   using S = double;
   using Main = ExpExact<F64, 11>;
+  using Map = Main;
   using Sum = ExpFar<F64, 11>;
   using State = Sum;
   static constexpr int kDegree = 11;
