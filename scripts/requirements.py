@@ -3,7 +3,8 @@
     python scripts/requirements.py project extra:test group:lint
 
 `project` stands for the run-time dependencies, `build` for the build system's, `extra:NAME` for an optional
-dependency of the package, and `group:NAME` for a dependency group. It lets a tool environment be made without building the package.
+dependency of the package, and `group:NAME` for a dependency group. It lets a tool environment be made without
+building the package.
 """
 
 import sys
