@@ -89,7 +89,7 @@ $(VENV)/.package: $(SOURCES) $(VENV)/.build-tools
 	@touch $@
 
 $(VENV)/.build-tools: pyproject.toml scripts/requirements.py | $(VENV)/.made
-	$(REQUIREMENTS) build $(if $(CMAKE_READY),group:native) > $@.txt
+	$(REQUIREMENTS) build group:native > $@.txt
 	$(BIN)/python $(PIP) -r $@.txt
 	@touch $@
 

@@ -84,35 +84,77 @@ std::string fault(const Setting& s, const Table& t, const Truth& truth, int64_t 
   return "";
 }
 
+// One number of a result array.
+double number(const Problem& p, const void* array, int64_t at) {
+  return p.single ? ((const float*)array)[at] : ((const double*)array)[at];
+}
+
+void check_mapped(const Setting& s, const Table& t, const Truth& truth, const Strided& y, const std::string& what) {
+  for (int64_t r = 0; r < t.rows; ++r) {
+    const std::string detail = fault(s, t, truth, r, y);
+    tally.check(detail.empty(), s.id(t.rows, t.cols) + what + " row " + std::to_string(r) + detail);
+  }
+}
+
+void check_reduced(const Setting& s, const Table& t, const Truth& truth, const Problem& p, const std::string& what) {
+  const Tolerance tolerance{s.dtype, false};
+  for (int64_t r = 0; r < t.rows; ++r) {
+    const Row& want = truth.rows[(size_t)r];
+    const double first = number(p, p.first, r), second = s.op == Op::state ? number(p, p.second, r) : 0.0;
+    const bool top = std::isnan(want.m) ? std::isnan(second) : first == want.m;
+    const bool good = s.op == Op::lse ? tolerance.logarithm(first, want.lse) : top && tolerance.sum(second, want.s);
+    tally.check(good, s.id(t.rows, t.cols) + what + (p.single ? " single" : "") + " row " + std::to_string(r));
+  }
+}
+
 void run_case(const Setting& s, const Table& t, const Truth& truth) {
   const int64_t size = (int64_t)osm::dtype_size(s.dtype);
   const Strided x(*s.shape, t.rows, t.cols, size, s.where), y(*s.shape, t.rows, t.cols, size, s.where);
   const Buffer mask((int64_t)t.live.size(), s.where), first(t.rows * 8, s.where), second(t.rows * 8, s.where);
+  const Buffer first_float(t.rows * 4, s.where), second_float(t.rows * 4, s.where);
+  const std::string what = t.live.empty() ? "" : " masked";
   fill(x, s.dtype, t);
   Problem p = problem_of(s, t, x);
   if (!t.live.empty()) {
     std::memcpy(mask.data(), t.live.data(), t.live.size());
     p.where = mask.data(), p.where_strides[0] = t.cols, p.where_strides[1] = 1;
   }
-  if (maps(s.op))
-    p.y = y.origin, p.y_strides[0] = y.row, p.y_strides[1] = y.element;
-  else
-    p.first = first.as<double>(), p.second = second.as<double>();
-  osm::run(p);
-  const Tolerance tolerance{s.dtype, false};
-  for (int64_t r = 0; r < t.rows; ++r) {
-    const Row& want = truth.rows[(size_t)r];
-    bool good;
-    std::string detail;
-    if (maps(s.op))
-      detail = fault(s, t, truth, r, y), good = detail.empty();
-    else if (s.op == Op::lse)
-      good = tolerance.logarithm(p.first[r], want.lse);
-    else
-      good =
-          (std::isnan(want.m) ? std::isnan(p.second[r]) : p.first[r] == want.m) && tolerance.sum(p.second[r], want.s);
-    tally.check(good, s.id(t.rows, t.cols) + (t.live.empty() ? "" : " masked") + " row " + std::to_string(r) + detail);
+  if (!maps(s.op)) {
+    p.first = first.data(), p.second = second.data();
+    osm::run(p);
+    check_reduced(s, t, truth, p, what);
+    p.first = first_float.data(), p.second = second_float.data(), p.single = true;
+    osm::run(p);
+    if (s.dtype != Dtype::f64) check_reduced(s, t, truth, p, what);
+    return;
   }
+  p.y = y.origin, p.y_strides[0] = y.row, p.y_strides[1] = y.element;
+  osm::run(p);
+  check_mapped(s, t, truth, y, what);
+  if (s.algorithm != osm::kAuto) return;
+  // The write pass alone, from the true states.
+  std::memset(y.buffer.data(), 0x55, (size_t)y.buffer.bytes());
+  for (int64_t r = 0; r < t.rows; ++r)
+    first.as<double>()[r] = truth.rows[(size_t)r].m, second.as<double>()[r] = truth.rows[(size_t)r].s;
+  p.given = true, p.first = first.data(), p.second = second.data();
+  osm::run(p);
+  check_mapped(s, t, truth, y, what + " from given states");
+}
+
+// Rows that lie end to end, as a call on a few thousand elements takes them.
+void test_small(const Isa* isa, Dtype dtype) {
+  for (int64_t cols : {1, 2, 16, 33, 128, 129, 1000})
+    for (Fill how : {Fill::near, Fill::wide, Fill::special})
+      for (Op op : {Op::softmax, Op::log_softmax})
+        for (Where where : kWheres) {
+          const Table t = table_of(dtype, 6, cols, how, false, (unsigned)cols);
+          const Setting s{isa, dtype, op, osm::kAuto, 1, &kShapes[0], where};
+          const int64_t size = (int64_t)osm::dtype_size(dtype);
+          const Strided x(kShapes[0], t.rows, cols, size, where), y(kShapes[0], t.rows, cols, size, where);
+          fill(x, dtype, t);
+          osm::small_rows(*isa, op, dtype, x.origin, y.origin, t.rows, cols);
+          check_mapped(s, t, truth_of(t), y, " small");
+        }
 }
 
 void run_all(const Isa* isa, Dtype dtype, int64_t rows, int64_t cols, Fill how, bool mask, int threads,
@@ -143,7 +185,7 @@ void test_weights(const Isa* isa, Dtype dtype) {
     fill(x, dtype, t);
     Problem p = problem_of(s, t, x);
     p.weights = weights.data(), p.weights_strides[0] = cols * 8, p.weights_strides[1] = 8;
-    p.first = first.as<double>(), p.second = second.as<double>();
+    p.first = first.data(), p.second = second.data();
     osm::run(p);
     for (int64_t r = 0; r < 3; ++r) {
       double sum = 0, size = 0;
@@ -151,7 +193,7 @@ void test_weights(const Isa* isa, Dtype dtype) {
         if (w[r * cols + c] != 0)
           sum += w[r * cols + c] * std::exp(t.at(r, c)), size += std::fabs(w[r * cols + c]) * std::exp(t.at(r, c));
       // The sum may cancel: its error is relative to the sum of the sizes.
-      const double off = std::fabs(p.second[r] * std::exp(p.first[r]) - sum);
+      const double off = std::fabs(second.as<double>()[r] * std::exp(first.as<double>()[r]) - sum);
       tally.check(off <= Tolerance{dtype, false}.work() * size, s.id(3, cols) + " weighted row " + std::to_string(r));
     }
   }
@@ -236,6 +278,7 @@ void test_driver() {
       run_all(isa, dtype, 301, 701, Fill::special, false, 2, false);
       test_weights(isa, dtype);
       test_topk(isa, dtype);
+      test_small(isa, dtype);
     }
   test_pools();
 }
