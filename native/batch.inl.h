@@ -147,14 +147,13 @@ struct Pipeline {
   using R = typename ScaleOf<T>::type;
   const RowsJob& job;
   Store how;
-  S* keep[2];
+  S* keep;  // exponentials of one row: each is written out just before the next row's takes its place
   char* space;
   double before_log = 0;  // log(s) of the row before, for log_softmax
 
   explicit Pipeline(const RowsJob& j) : job(j), how(row_store<T>(j)) {
-    keep[0] = (S*)job.scratch;
-    keep[1] = keep[0] + padded<T>(job.cols);
-    space = (char*)(keep[1] + padded<T>(job.cols));
+    keep = (S*)job.scratch;
+    space = (char*)(keep + padded<T>(job.cols));
   }
 
   template <class E, class Q, bool kKeep, Write kWrite, Store kStore>
@@ -162,7 +161,7 @@ struct Pipeline {
     const int64_t ahead = r + 1 < job.rows ? r + 1 : r;
     T* y = kWrite == Write::none ? nullptr : y_row<T>(job, r - 1);
     const T* prev = kWrite == Write::none ? nullptr : x_row<T>(job, r - 1);
-    const Sweep<T, E, Q> w{x_row<T>(job, ahead), x_row<T>(job, r), keep[r & 1], e, keep[(r + 1) & 1], prev, result, y};
+    const Sweep<T, E, Q> w{x_row<T>(job, ahead), x_row<T>(job, r), keep, e, keep, prev, result, y};
     return sweep<T, E, Q, true, true, kKeep, kWrite, kStore>(w, job.cols, space);
   }
   template <class E, class Q, bool kKeep, Write kWrite>
@@ -197,7 +196,7 @@ struct Pipeline {
     if (job.op == Op::log_softmax)
       return write_row(job.op, x_row<T>(job, r), y_row<T>(job, r), job.cols, st, before_log, how, space);
     const R result(st.s / unscale<T>());
-    const Sweep<T, NoExp, R> w{nullptr, nullptr, nullptr, kNoExp, keep[r & 1], nullptr, result, y_row<T>(job, r)};
+    const Sweep<T, NoExp, R> w{nullptr, nullptr, nullptr, kNoExp, keep, nullptr, result, y_row<T>(job, r)};
     if (how == Store::stream)
       sweep<T, NoExp, R, false, false, false, Write::scaled, Store::stream>(w, job.cols, space);
     else if (how == Store::lines)

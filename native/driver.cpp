@@ -564,11 +564,11 @@ void empty_rows(const Context& c) {
 }  // namespace
 
 Algorithm choose_algorithm(Op op, Dtype dtype, int64_t cols) {
-  // Two rows of exponentials and two of logits must stay in the second-level cache (1 MiB a core and up).
-  constexpr int64_t kCacheBytes = 1 << 20;
   const int64_t element = (int64_t)dtype_size(dtype), working = dtype == Dtype::f64 ? 8 : 4;
-  const int64_t a_column = 2 * element + (op == Op::softmax ? 2 * working : element);
-  return cols * a_column <= kCacheBytes ? Algorithm::cached : Algorithm::online;
+  // Sums alone are made just as fast segment by segment; whole rows pay where they are too short for that.
+  if (op != Op::softmax) return cols * element <= (32 << 10) ? Algorithm::cached : Algorithm::online;
+  // Two rows of logits and one of exponentials must stay in half a second-level cache (1 MiB a core and up).
+  return cols * (2 * element + working) <= (512 << 10) ? Algorithm::cached : Algorithm::online;
 }
 
 void run(const Problem& problem) {
@@ -643,9 +643,9 @@ void small_rows(const Isa& isa, Op op, Dtype dtype, const char* x, char* y, int6
 }
 
 int64_t rows_scratch(Dtype dtype, int64_t cols) {
-  // Two rows of exponentials padded to whole pairs, and the buffer that puts lines together.
+  // A row of exponentials padded to whole pairs, and the buffer that puts lines together.
   const int64_t working = dtype == Dtype::f64 ? 8 : 4;
-  return 2 * (cols + 64) * working + 64 * 1024;
+  return (cols + 64) * working + 64 * 1024;
 }
 
 int64_t cols_scratch(Dtype dtype, int64_t length) {

@@ -82,24 +82,31 @@ void exp_f32(const float* x, float* y, int64_t n) {
   }
 }
 
+double finish_one(RowState st) {
+  if (st.s != st.s || st.m != st.m) return __builtin_nan("");
+  return st.m + __builtin_log(st.s);
+}
 void finish(const RowState* states, double* lse, int64_t n) {
-  for (int64_t i = 0; i < n; i += F64::W) {
-    const int64_t here = n - i < F64::W ? n - i : F64::W;
-    double m[F64::W], s[F64::W], out[F64::W];
-    for (int64_t k = 0; k < F64::W; ++k) {
-      const bool fine = k < here && states[i + k].s >= 0x1p-1000 && states[i + k].s < kInf;
-      m[k] = fine ? states[i + k].m : 0.0, s[k] = fine ? states[i + k].s : 1.0;
-    }
-    store(out, add(F64::load(m), log_of(F64::load(s))));
+  constexpr int64_t kChunk = 64;
+  double m[kChunk], s[kChunk];
+  for (int64_t i = 0; i < n; i += kChunk) {
+    const int64_t here = n - i < kChunk ? n - i : kChunk;
+    int odd = 0;
     for (int64_t k = 0; k < here; ++k) {
-      const RowState st = states[i + k];
-      if (st.s >= 0x1p-1000 && st.s < kInf && st.m != kInf)
-        lse[i + k] = out[k];
-      else if (st.s != st.s || st.m != st.m)
-        lse[i + k] = __builtin_nan("");
-      else
-        lse[i + k] = st.m + __builtin_log(st.s);
+      m[k] = states[i + k].m, s[k] = states[i + k].s;
+      odd |= !((s[k] >= 0x1p-1000) & (s[k] < kInf) & (m[k] < kInf) & (m[k] > -kInf));
     }
+    if (odd) {
+      for (int64_t k = 0; k < here; ++k) lse[i + k] = finish_one(states[i + k]);
+      continue;
+    }
+    int64_t k = 0;
+    for (; k + F64::W <= here; k += F64::W) store(lse + i + k, add(F64::load(m + k), log_of(F64::load(s + k))));
+    if (k == here) continue;
+    double some[F64::W];
+    for (int64_t q = 0; q < F64::W; ++q) some[q] = k + q < here ? s[k + q] : 1.0;
+    store(some, log_of(F64::load(some)));
+    for (int64_t q = 0; k + q < here; ++q) lse[i + k + q] = m[k + q] + some[q];
   }
 }
 

@@ -281,7 +281,8 @@ struct Sweep {
   T* y;
 };
 
-// n pairs at element i. Sums: tree of the pairs' exponentials.
+// n pairs at element i. Sums: tree of the pairs' exponentials. The row to write comes before the one whose exponentials
+// take its place: `keep` may be `kept`, and one buffer serves all rows.
 template <int n, class T, class E, class R, bool kMax, bool kExp, bool kKeep, Write kWrite, Store kStore>
 OSM_INLINE void sweep_pairs(const Sweep<T, E, R>& w, int64_t i, T* y, typename Of<T>::V& m0, typename Of<T>::V& m1,
                             typename Of<T>::V& sum) {
@@ -293,15 +294,6 @@ OSM_INLINE void sweep_pairs(const Sweep<T, E, R>& w, int64_t i, T* y, typename O
     for (int64_t b = 0; b < n * P * (int64_t)sizeof(T); b += 64) prefetch((const char*)(w.next + i) + kAhead + b);
     for (int p = 0; p < n; ++p) m0 = max(m0, v[2 * p]), m1 = max(m1, v[2 * p + 1]);
   }
-  if constexpr (kExp) {
-    for (int p = 0; p < n; ++p) load2(w.cur + i + p * P, v[2 * p], v[2 * p + 1]);
-    w.exp(v);
-    if constexpr (kKeep)
-      for (int k = 0; k < 2 * n; ++k) store(w.keep + i + k * V::W, v[k]);
-    V s = add(v[0], v[1]);
-    for (int p = 1; p < n; ++p) s = add(s, add(v[2 * p], v[2 * p + 1]));
-    sum = s;
-  }
   if constexpr (kWrite != Write::none) {
     if constexpr (kWrite == Write::scaled) {
       for (int k = 0; k < 2 * n; ++k) v[k] = V::load(w.kept + i + k * V::W);
@@ -312,6 +304,15 @@ OSM_INLINE void sweep_pairs(const Sweep<T, E, R>& w, int64_t i, T* y, typename O
     }
     w.result(v);
     for (int p = 0; p < n; ++p) put2<kStore>(y + p * P, v[2 * p], v[2 * p + 1]);
+  }
+  if constexpr (kExp) {
+    for (int p = 0; p < n; ++p) load2(w.cur + i + p * P, v[2 * p], v[2 * p + 1]);
+    w.exp(v);
+    if constexpr (kKeep)
+      for (int k = 0; k < 2 * n; ++k) store(w.keep + i + k * V::W, v[k]);
+    V s = add(v[0], v[1]);
+    for (int p = 1; p < n; ++p) s = add(s, add(v[2 * p], v[2 * p + 1]));
+    sum = s;
   }
 }
 
@@ -375,6 +376,14 @@ Swept sweep(const Sweep<T, E, R>& given, int64_t cols, char* space) {
     if constexpr (kExp) total.fold(sum);
     if constexpr (kBuffer) lines.advance((stop - start) * P * (int64_t)sizeof(T));
   }
+  if constexpr (kWrites) {
+    const int64_t rest = cols - head - joint * P;
+    if (rest) write_some(joint * P, rest, kBuffer ? lines.place() : w.y + joint * P);
+    if constexpr (kBuffer) {
+      lines.advance(rest * (int64_t)sizeof(T));
+      lines.end();
+    }
+  }
   // What the shift leaves over of the other rows: less than a pair.
   for (int64_t j = joint; j < pairs; ++j) {
     sweep_pairs<1, T, E, R, kMax, kExp, kKeep, Write::none, Store::plain>(w, j * P, nullptr, m0, m1, group);
@@ -391,14 +400,6 @@ Swept sweep(const Sweep<T, E, R>& given, int64_t cols, char* space) {
       w.exp(v);
       total.fold(add(v[0], v[1]));
       if constexpr (kKeep) store(w.keep + done, v[0]), store(w.keep + done + V::W, v[1]);
-    }
-  }
-  if constexpr (kWrites) {
-    const int64_t rest = cols - head - joint * P;
-    if (rest) write_some(joint * P, rest, kBuffer ? lines.place() : w.y + joint * P);
-    if constexpr (kBuffer) {
-      lines.advance(rest * (int64_t)sizeof(T));
-      lines.end();
     }
   }
   return {kMax ? (double)hmax(max(m0, m1)) : 0.0, kExp ? total.value() : 0.0};
