@@ -187,6 +187,7 @@ struct Pipeline {
     if (job.op != Op::softmax) return advance<typename Of<T>::Sum>(r, m, write, before);
     if (__builtin_fabs(m) >= Log2e<V>::limit)
       return advance<ExpFar<V, Of<T>::kDegree>>(r, m, write, before);
+    if (job.fast) return advance<typename Of<T>::Fast>(r, m, write, before);
     return advance<typename Of<T>::Main>(r, m, write, before);
   }
 
@@ -230,7 +231,6 @@ template <class T>
 struct Short {
   using V = typename Of<T>::V;
   using S = typename Of<T>::S;
-  using E = typename Of<T>::Main;
   using R = typename ScaleOf<T>::type;
 
   template <int NP>
@@ -307,7 +307,7 @@ struct Short {
   }
   // Exponentials of a row into keep, and their sum.
   template <int NP>
-  static OSM_INLINE double exps_of(Op op, const T* x, int64_t cols, S m, V (&keep)[2 * NP]) {
+  static OSM_INLINE double exps_of(Op op, bool fast, const T* x, int64_t cols, S m, V (&keep)[2 * NP]) {
     V e[2 * NP];  // registers: `keep` is memory, indexed by the row
     load_row<NP>(x, cols, e);
     if (op == Op::state) return sum_of<NP>(e, typename Of<T>::State((S)pivot(m)));
@@ -315,8 +315,10 @@ struct Short {
     double s;
     if (!(__builtin_fabs((double)m) < Log2e<V>::limit))
       s = sum_of<NP>(e, ExpFar<V, Of<T>::kDegree>((S)pivot(m)));
+    else if (fast)
+      s = sum_of<NP>(e, typename Of<T>::Fast(m));
     else
-      s = sum_of<NP>(e, E(m));
+      s = sum_of<NP>(e, typename Of<T>::Main(m));
     for (int i = 0; i < 2 * NP; ++i) keep[i] = e[i];
     return s;
   }
@@ -360,7 +362,7 @@ struct Short {
       const T* x = x_row<T>(job, r);
       for (int64_t b = 0; b < bytes; b += 64) prefetch((const char*)x + kAhead + b);
       const S coming = r + 1 < job.rows ? max_of<NP>(x_row<T>(job, r + 1), job.cols) : m;
-      const double s = exps_of<NP>(op, x, job.cols, m, keep[r & 1]);
+      const double s = exps_of<NP>(op, job.fast, x, job.cols, m, keep[r & 1]);
       if (kWrites && r > 0) put(r - 1);
       before = ordinary((double)m, s) ? RowState{(double)m, s * unscale<T>()} : special(x, job.cols, (double)m, s);
       if (op == Op::log_softmax) before_log = log_if(job, x, before);

@@ -34,6 +34,10 @@ struct Log2e<F64> {
 template <class V, int degree>
 struct Coefficients;
 template <>
+struct Coefficients<F32, 3> {
+  static constexpr float c[] = {0x1.62f5fcp-1f, 0x1.f00c62p-3f, 0x1.c2a1e0p-5f};
+};
+template <>
 struct Coefficients<F32, 4> {
   static constexpr float c[] = {0x1.62e12cp-1f, 0x1.ec0374p-3f, 0x1.c9fc7cp-5f, 0x1.3a03d6p-7f};
 };

@@ -17,6 +17,7 @@ struct Of {  // 16-bit formats
   using Map = ExpLight<F32, 4>;
   using Sum = ExpLight<F32, 4>;
   using State = ExpLight<F32, 6>;  // where m and s themselves are the result
+  using Fast = ExpShifted<F32, 3, false>;
   static constexpr int kDegree = 4;
 };
 template <>
@@ -24,6 +25,7 @@ struct Of<float> {
   using V = F32;
   using S = float;
   using Main = ExpShifted<F32, 6, true>;
+  using Fast = Main;  // precision="fast" is for 16-bit results
   using Map = ExpExact<F32, 6>;
   using Sum = ExpLight<F32, 6>;
   using State = Sum;
@@ -34,6 +36,7 @@ struct Of<double> {
   using V = F64;
   using S = double;
   using Main = ExpExact<F64, 11>;
+  using Fast = Main;
   using Map = Main;
   using Sum = ExpFar<F64, 11>;
   using State = Sum;

@@ -91,11 +91,7 @@ OSM_INLINE void load2(const bf16* p, F32& a, F32& b) {
   a.v = _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
   b.v = _mm256_castsi256_ps(_mm256_and_si256(u, _mm256_set1_epi32((int)0xffff0000u)));
 }
-OSM_INLINE __m256i round_bf16(__m256 a) {
-  __m256i u = _mm256_castps_si256(a);
-  __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-  return _mm256_add_epi32(_mm256_add_epi32(u, odd), _mm256_set1_epi32(0x7fff));
-}
+OSM_INLINE __m256i round_bf16(__m256 a) { return _mm256_add_epi32(_mm256_castps_si256(a), _mm256_set1_epi32(0x8000)); }
 OSM_INLINE __m256i pack2(F32 a, F32 b, bf16) {
   __m256i lo = _mm256_srli_epi32(round_bf16(a.v), 16), hi = round_bf16(b.v);
   return _mm256_blend_epi16(lo, hi, 0xaa);

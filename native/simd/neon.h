@@ -77,11 +77,7 @@ OSM_INLINE void load2(const bf16* p, F32& a, F32& b) {  // even and odd places, 
   a.v = vreinterpretq_f32_u32(vshlq_n_u32(u, 16));
   b.v = vreinterpretq_f32_u32(vandq_u32(u, vdupq_n_u32(0xffff0000u)));
 }
-OSM_INLINE uint32x4_t round_bf16(float32x4_t a) {
-  uint32x4_t u = vreinterpretq_u32_f32(a);
-  uint32x4_t odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
-  return vaddq_u32(vaddq_u32(u, odd), vdupq_n_u32(0x7fff));
-}
+OSM_INLINE uint32x4_t round_bf16(float32x4_t a) { return vaddq_u32(vreinterpretq_u32_f32(a), vdupq_n_u32(0x8000)); }
 OSM_INLINE void store2(bf16* p, F32 a, F32 b) {
   uint32x4_t lo = vshrq_n_u32(round_bf16(a.v), 16), hi = vandq_u32(round_bf16(b.v), vdupq_n_u32(0xffff0000u));
   vst1q_u16((uint16_t*)p, vreinterpretq_u16_u32(vorrq_u32(lo, hi)));

@@ -89,10 +89,7 @@ OSM_INLINE float widen(f16 h) {
   // A power of two brings normal and subnormal halves to their place alike.
   return from_bits(sign | to_bits(from_bits(magnitude << 13) * 0x1p112f));
 }
-OSM_INLINE bf16 round_to(float f, bf16) {
-  uint32_t u = to_bits(f);
-  return {(uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16)};
-}
+OSM_INLINE bf16 round_to(float f, bf16) { return {(uint16_t)((to_bits(f) + 0x8000) >> 16)}; }
 OSM_INLINE f16 round_to(float f, f16) {
   uint32_t u = to_bits(f), sign = u >> 16 & 0x8000;
   float a = from_bits(u & 0x7fffffff);
