@@ -53,9 +53,10 @@ void write_row(Op op, const T* x, T* y, int64_t n, RowState st, double log_s, St
     map_row(x, y, n,
             Softmaxed<ExpFar<V, Of<T>::kDegree>, R>{ExpFar<V, Of<T>::kDegree>((S)st.m), R(st.s / unscale<T>())}, how,
             space);
-  else
-    map_row(x, y, n, Softmaxed<typename Of<T>::Map, R>{typename Of<T>::Map((S)st.m), R(st.s / unscale<T>())}, how,
-            space);
+  else {
+    using E = typename Of<T>::Main;
+    map_row(x, y, n, Softmaxed<E, R>{E((S)st.m), R(st.s / unscale<T>() * E::top(st.m))}, how, space);
+  }
 }
 
 template <class T>
@@ -84,8 +85,9 @@ void online_rows(const RowsJob& job) {
   const Store how = row_store<T>(job);
   for (int64_t r = 0; r < job.rows; ++r) {
     const T* x = x_row<T>(job, r);
-    const RowState st = job.op == Op::state ? row_state<T, typename Of<T>::State>(x, job.cols)
-                                            : row_state<T, typename Of<T>::Sum>(x, job.cols);
+    const RowState st = job.op == Op::state     ? row_state<T, typename Of<T>::State>(x, job.cols)
+                        : job.op == Op::softmax ? row_state<T, typename Of<T>::Main>(x, job.cols)
+                                                : row_state<T, typename Of<T>::Sum>(x, job.cols);
     if (writes(job))
       write_row(job.op, x, y_row<T>(job, r), job.cols, st, log_if(job, x, st), how, job.scratch);
     else
@@ -104,13 +106,21 @@ double sum_pass(const T* x, int64_t n, const E& e) {
 
 template <class T>
 void three_pass_rows(const RowsJob& job) {
+  using V = typename Of<T>::V;
   using S = typename Of<T>::S;
   const Store how = row_store<T>(job);
   for (int64_t r = 0; r < job.rows; ++r) {
     const T* x = x_row<T>(job, r);
     const double m = row_max(x, job.cols);
-    const double s = job.op == Op::state ? sum_pass(x, job.cols, typename Of<T>::State((S)pivot(m)))
-                                         : sum_pass(x, job.cols, typename Of<T>::Sum((S)pivot(m)));
+    const S p = (S)pivot(m);
+    const bool near = __builtin_fabs(pivot(m)) < Log2e<V>::limit;
+    double s;
+    if (job.op == Op::softmax)
+      s = near ? sum_pass(x, job.cols, typename Of<T>::Main(p)) / Of<T>::Main::top((double)p)
+               : sum_pass(x, job.cols, ExpFar<V, Of<T>::kDegree>(p));
+    else
+      s = job.op == Op::state ? sum_pass(x, job.cols, typename Of<T>::State(p))
+                              : sum_pass(x, job.cols, typename Of<T>::Sum(p));
     const RowState st = ordinary(m, s) ? RowState{m, s * unscale<T>()} : special(x, job.cols, m, s);
     if (writes(job))
       write_row(job.op, x, y_row<T>(job, r), job.cols, st, log_if(job, x, st), how, job.scratch);
@@ -185,8 +195,7 @@ struct Pipeline {
   Swept choose(int64_t r, double m, bool write, RowState before) {
     if (job.op == Op::state) return advance<typename Of<T>::State>(r, m, write, before);
     if (job.op != Op::softmax) return advance<typename Of<T>::Sum>(r, m, write, before);
-    if (__builtin_fabs(m) >= Log2e<V>::limit)
-      return advance<ExpFar<V, Of<T>::kDegree>>(r, m, write, before);
+    if (__builtin_fabs(m) >= Log2e<V>::limit) return advance<ExpFar<V, Of<T>::kDegree>>(r, m, write, before);
     if (job.fast) return advance<typename Of<T>::Fast>(r, m, write, before);
     return advance<typename Of<T>::Main>(r, m, write, before);
   }

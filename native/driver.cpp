@@ -60,8 +60,8 @@ struct Context {
     threads = total < kParallelElements ? 1 : p.threads;
   }
   bool writes() const { return problem.op == Op::softmax || problem.op == Op::log_softmax; }
-  // A state is a result of its own, in float for 16-bit rows too: what only feeds a 16-bit result may cost less.
   RowState segment(const char* x, int64_t n) const {
+    if (problem.op == Op::softmax) return kernels.softmax_state(x, n);
     return (problem.op == Op::state ? kernels.state : kernels.segment)(x, n);
   }
 };

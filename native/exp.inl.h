@@ -72,6 +72,7 @@ OSM_INLINE void polynomial(const V (&f)[n], V (&q)[n]) {
 template <class V, int degree>
 struct ExpLight {
   static constexpr bool kFoldEach = false;  // see sweep(): how often a sum goes over to double
+  static double top(double) { return 1.0; }
   using S = typename V::Scalar;
   using C = Log2e<V>;
   V m;
@@ -92,6 +93,7 @@ struct ExpLight {
 template <class V, int degree>
 struct ExpFar {
   static constexpr bool kFoldEach = true;
+  static double top(double) { return 1.0; }
   using S = typename V::Scalar;
   using C = Log2e<V>;
   V m;
@@ -109,15 +111,20 @@ struct ExpFar {
   }
 };
 
-// For results in float and narrower, |m| < limit: the pivot is N = round(m*log2(e)), an integer, so f = x*log2(e) - (n + N)
-// takes one fused multiply-add and one rounding of a number below 1/2, whatever x and m are: the rounding of x - m, up to
-// u*|x - m|, never enters. The largest term is then not 1 but within 2^(1/2) of it, which the quotient takes out again:
-// sums of equal terms are exact in double, so equal logits give 1/n rounded once and a lone one exactly 1.
+// For results in float and narrower, |m| < limit: the pivot is N = round(m*log2(e)), an integer, so f = x*log2(e) - (n
+// + N) takes one fused multiply-add and one rounding of a number below 1/2, whatever x and m are: the rounding of x -
+// m, up to u*|x - m|, never enters. The largest term is then not 1 but within 2^(1/2) of it, which the quotient takes
+// out again: sums of equal terms are exact in double, so equal logits give 1/n rounded once and a lone one exactly 1.
 template <class V, int degree, bool low_word>
 struct ExpShifted {
-  static constexpr bool kFoldEach = low_word;
   using S = typename V::Scalar;
   using C = Log2e<V>;
+  static constexpr bool kFoldEach = low_word;
+  // What exp(m - m) = 1 comes out as: sums divided by it are relative to m.
+  static double top(double m) {
+    const S magic = C::magic, whole = (S)((double)(S)m * (double)C::high + (double)magic) - magic;
+    return __builtin_exp2(m * ((double)C::high + (low_word ? (double)C::low : 0.0)) - (double)whole);
+  }
   V low, base;  // base: the magic number less N
   OSM_INLINE explicit ExpShifted(S pivot) : ExpShifted(V::set(pivot)) {}
   OSM_INLINE explicit ExpShifted(V pivot) {
@@ -144,6 +151,7 @@ struct ExpShifted {
 template <class V, int degree>
 struct ExpExact {
   static constexpr bool kFoldEach = true;
+  static double top(double) { return 1.0; }
   using S = typename V::Scalar;
   using C = Log2e<V>;
   V m, low, whole, minus_rho;

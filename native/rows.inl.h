@@ -463,31 +463,40 @@ void fill_nan(T* y, int64_t n) {
 // ---- state of a segment
 // ----------------------------------------------------------------------------------------------
 
+// One block of a segment: the sum of its exponentials relative to m, and the maximum of the next block, of `there`
+// elements.
+template <class T, class E>
+Swept block_of(const T* x, int64_t here, int64_t there, double m) {
+  constexpr int64_t block = kBlock * pair_of<T>();
+  const E e((typename Of<T>::S)pivot(m));
+  const Sweep<T, E, NoExp> w{x + block, x, nullptr, e, nullptr, nullptr, kNoExp, nullptr};
+  if (there == block) return sweep<T, E, NoExp, true, true, false, Write::none, Store::plain>(w, block, nullptr);
+  const Swept r = sweep<T, E, NoExp, false, true, false, Write::none, Store::plain>(w, here, nullptr);
+  return {there ? row_max(x + block, there) : -kInf, r.sum};
+}
+
 // One read: the maximum of block b + 1 is taken while the exponentials of block b are summed.
 template <class T, class E>
 RowState segment(const T* x, int64_t n) {
   constexpr int64_t block = kBlock * pair_of<T>();
-  double m = -kInf, s = 0;
+  constexpr bool kLimited = !__is_same(E, typename Of<T>::Sum) && !__is_same(E, typename Of<T>::State);
+  double m = -kInf, s = 0, top = 1;
   double coming = row_max(x, n < block ? n : block);
   for (int64_t i = 0; i < n; i += block) {
+    const bool near = !kLimited || __builtin_fabs(pivot(coming > m ? coming : m)) < Log2e<typename Of<T>::V>::limit;
     if (coming > m) {
       if (m != -kInf)
         s *= __builtin_exp(m - coming);
       else if (s == s)
         s = 0;  // only -inf so far
       m = coming;
+      top = near ? E::top(pivot(m)) : 1.0;
     }
     const int64_t here = n - i < block ? n - i : block;
     const int64_t there = n - i - here < block ? n - i - here : block;
-    const E e((typename Of<T>::S)pivot(m));
-    const Sweep<T, E, NoExp> w{x + i + block, x + i, nullptr, e, nullptr, nullptr, kNoExp, nullptr};
-    if (there == block) {
-      const Swept r = sweep<T, E, NoExp, true, true, false, Write::none, Store::plain>(w, block, nullptr);
-      coming = r.max, s += r.sum;
-    } else {
-      s += sweep<T, E, NoExp, false, true, false, Write::none, Store::plain>(w, here, nullptr).sum;
-      if (there) coming = row_max(x + i + block, there);
-    }
+    const Swept r = near ? block_of<T, E>(x + i, here, there, m)
+                         : block_of<T, ExpFar<typename Of<T>::V, Of<T>::kDegree>>(x + i, here, there, m);
+    coming = r.max, s += r.sum / top;
   }
   if (!ordinary(m, s)) return special(x, n, m, s);
   return {m, s * unscale<T>()};

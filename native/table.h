@@ -69,9 +69,11 @@ struct TopkJob {
 struct Kernels {
   void (*rows)(const RowsJob&);
   void (*cols)(const ColsJob&);
-  // State of n adjacent elements, n <= kSegment: to the accuracy of T's results, and to that of its working format.
+  // State of n adjacent elements, n <= kSegment: for a log-sum-exp; for a state that is itself the result; for a
+  // softmax, by the very exponentials that write() divides.
   RowState (*segment)(const char* x, int64_t n);
   RowState (*state)(const char* x, int64_t n);
+  RowState (*softmax_state)(const char* x, int64_t n);
   // m and the sum over the elements that are not equal to m, with their count: for a log-sum-exp near zero.
   RowState (*rest)(const char* x, int64_t n, double m, int64_t* equal);
   // log(s) of a whole row whose state is known, to full accuracy near 0.

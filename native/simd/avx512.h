@@ -77,8 +77,8 @@ OSM_INLINE void load2(const bf16* p, F32& a, F32& b) {
   a.v = _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
   b.v = _mm512_castsi512_ps(_mm512_and_si512(u, _mm512_set1_epi32((int)0xffff0000u)));
 }
-// To nearest, ties away from zero: one addition, whose carry into the exponent is what rounding asks for. A tie needs the
-// sixteen low bits of a float to be 0x8000, and either neighbour is half a unit away.
+// To nearest, ties away from zero: one addition, whose carry into the exponent is what rounding asks for. A tie needs
+// the sixteen low bits of a float to be 0x8000, and either neighbour is half a unit away.
 OSM_INLINE __m512i round_bf16(__m512 a) { return _mm512_add_epi32(_mm512_castps_si512(a), _mm512_set1_epi32(0x8000)); }
 OSM_INLINE __m512i pack2(F32 a, F32 b, bf16) {
   __m512i lo = _mm512_srli_epi32(round_bf16(a.v), 16), hi = round_bf16(b.v);
