@@ -146,7 +146,7 @@ void test_small(const Isa* isa, Dtype dtype) {
   for (int64_t cols : {1, 2, 16, 33, 128, 129, 1000})
     for (Fill how : {Fill::near, Fill::wide, Fill::special})
       for (Op op : {Op::softmax, Op::log_softmax})
-        for (Where where : kWheres) {
+        for (Where where : wheres) {
           const Table t = table_of(dtype, 6, cols, how, false, (unsigned)cols);
           const Setting s{isa, dtype, op, osm::kAuto, 1, &kShapes[0], where};
           const int64_t size = (int64_t)osm::dtype_size(dtype);
@@ -161,14 +161,14 @@ void run_all(const Isa* isa, Dtype dtype, int64_t rows, int64_t cols, Fill how, 
              bool every_shape) {
   const Table t = table_of(dtype, rows, cols, how, mask, (unsigned)(rows * 131 + cols));
   const Truth truth = truth_of(t);
-  int turn = 0;
+  size_t turn = 0;
   for (const Shape& shape : kShapes)
     for (Op op : kOps)
       for (int algorithm : kAlgorithms) {
         const bool naive = algorithm == (int)Algorithm::naive;
         if (naive && (how != Fill::near || op == Op::state)) continue;  // no maximum, so no state
         if (!every_shape && &shape != &kShapes[0] && &shape != &kShapes[2]) continue;
-        run_case({isa, dtype, op, algorithm, threads, &shape, kWheres[turn++ % 3]}, t, truth);
+        run_case({isa, dtype, op, algorithm, threads, &shape, wheres[turn++ % wheres.size()]}, t, truth);
       }
 }
 
@@ -176,12 +176,12 @@ void run_all(const Isa* isa, Dtype dtype, int64_t rows, int64_t cols, Fill how, 
 void test_weights(const Isa* isa, Dtype dtype) {
   for (int64_t cols : {1, 5, 64, 257}) {
     Table t = table_of(dtype, 3, cols, Fill::near, false, (unsigned)cols);
-    const Buffer weights(3 * cols * 8, Where::before), first(24, Where::before), second(24, Where::before);
+    const Buffer weights(3 * cols * 8, end_of_memory()), first(24, end_of_memory()), second(24, end_of_memory());
     double* w = weights.as<double>();
     for (int64_t i = 0; i < 3 * cols; ++i) w[i] = (double)(i % 5) - 1.0;
     for (int64_t i = 1; i < 3 * cols; i += 5) t.x[(size_t)i] = i % 2 ? NAN : HUGE_VAL;  // there the weight is 0
-    const Setting s{isa, dtype, Op::lse, osm::kAuto, 1, &kShapes[0], Where::before};
-    const Strided x(kShapes[0], 3, cols, (int64_t)osm::dtype_size(dtype), Where::before);
+    const Setting s{isa, dtype, Op::lse, osm::kAuto, 1, &kShapes[0], end_of_memory()};
+    const Strided x(kShapes[0], 3, cols, (int64_t)osm::dtype_size(dtype), end_of_memory());
     fill(x, dtype, t);
     Problem p = problem_of(s, t, x);
     p.weights = weights.data(), p.weights_strides[0] = cols * 8, p.weights_strides[1] = 8;
@@ -204,10 +204,10 @@ void test_topk(const Isa* isa, Dtype dtype) {
     for (const Shape& shape : kShapes) {
       const Table t = table_of(dtype, 2, cols, Fill::near, false, (unsigned)cols);
       const int64_t k = std::min<int64_t>(cols, 7);
-      const Strided x(shape, 2, cols, (int64_t)osm::dtype_size(dtype), Where::before);
-      const Buffer values(2 * k * 8, Where::before), places(2 * k * 8, Where::before), lse(16, Where::before);
+      const Strided x(shape, 2, cols, (int64_t)osm::dtype_size(dtype), end_of_memory());
+      const Buffer values(2 * k * 8, end_of_memory()), places(2 * k * 8, end_of_memory()), lse(16, end_of_memory());
       fill(x, dtype, t);
-      const Setting s{isa, dtype, Op::state, osm::kAuto, 2, &shape, Where::before};
+      const Setting s{isa, dtype, Op::state, osm::kAuto, 2, &shape, end_of_memory()};
       osm::TopkProblem p;
       p.rows = problem_of(s, t, x);
       p.k = k, p.values = values.as<double>(), p.places = places.as<int64_t>(), p.lse = lse.as<double>();

@@ -144,7 +144,7 @@ void each_variant(const Isa* isa, Dtype dtype, Fill fill, bool columns, const F&
       if (columns && algorithm != (int)Algorithm::online && algorithm != (int)Algorithm::cached) continue;
       for (bool stream : {false, true})
         for (bool fast : {false, true})
-          for (Where where : kWheres) {
+          for (Where where : wheres) {
             const bool narrow = dtype == Dtype::f16 || dtype == Dtype::bf16;
             if ((stream && !maps(op)) || (fast && (op != Op::softmax || !narrow || columns))) continue;
             f(Variant{isa, dtype, op, algorithm, fast, stream, where});
@@ -185,7 +185,7 @@ void test_pieces(const Isa* isa, Dtype dtype) {
   const Tolerance tolerance{dtype, false};
   for (int64_t n : {(int64_t)1, (int64_t)7, (int64_t)16, (int64_t)33, (int64_t)129, (int64_t)1027, osm::kSegment - 1,
                     osm::kSegment})
-    for (Where where : kWheres) {
+    for (Where where : wheres) {
       const Table t = table_of(dtype, 1, n, Fill::near, false, (unsigned)n);
       const Truth truth = truth_of(t);
       const Row& row = truth.rows[0];
@@ -221,7 +221,7 @@ void test_pieces(const Isa* isa, Dtype dtype) {
 
 void test_exp_f32(const Isa* isa) {
   for (int64_t n : kLengths)
-    for (Where where : kWheres) {
+    for (Where where : wheres) {
       const Buffer x(n * 4, where), y(n * 4, where);
       for (int64_t i = 0; i < n; ++i) x.as<float>()[i] = -87.0f * (float)i / (float)n - 0.37f;
       isa->exp_f32(x.as<float>(), y.as<float>(), n);
@@ -237,7 +237,7 @@ void test_exp_f32(const Isa* isa) {
 void test_probes(const Isa* isa) {
   for (int64_t bytes : {(int64_t)256, (int64_t)4096, (int64_t)65536})
     for (bool stream : {false, true}) {
-      const Buffer source(bytes, Where::before), target(bytes, Where::before);
+      const Buffer source(bytes, end_of_memory(), 64), target(bytes, end_of_memory(), 64);
       for (int64_t i = 0; i < bytes; ++i) source.data()[i] = (char)(i * 7);
       isa->probe_read(source.data(), bytes);
       isa->probe_copy(source.data(), target.data(), bytes, stream);
