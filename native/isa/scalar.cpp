@@ -14,8 +14,11 @@ namespace {
 #include "../simd/scalar.h"
 
 #include "../exp.inl.h"
+#include "../elements.inl.h"
 #include "../rows.inl.h"
 #include "../batch.inl.h"
+#include "../short.inl.h"
+#include "../lanes.inl.h"
 #include "../cols.inl.h"
 #include "../extra.inl.h"
 // clang-format on

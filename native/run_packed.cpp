@@ -1,0 +1,270 @@
+// Everything else: a row is gathered into adjacent elements, masked slots are selected out. Top-k reads rows this way
+// too.
+#include <vector>
+
+#include "context.h"
+
+namespace osm {
+
+// ---- everything else: a row is gathered into adjacent elements, masked slots selected out
+
+namespace {
+
+struct Packed {
+  const Context& c;
+  Place row;
+  char* data;       // one segment (or row) of elements
+  uint8_t* live;    // which of them take part; all ones without a mask
+  double* weights;  // null without weights
+  char* kernel_scratch;
+  int64_t live_count = 0;
+
+  // Elements [from, from + n) of the row; masked ones and those of weight 0 become -inf.
+  void gather(int64_t from, int64_t n) {
+    const Problem& p = c.problem;
+    std::memset(live, 1, (size_t)n);
+    c.layout.each_run(from, n, [&](int64_t at, int64_t count, const Place& o, const Dim& d) {
+      copy_elements(c.size, p.x + row.x + o.x, d.x, data + at * c.size, c.size, count);
+      if (p.where) {
+        const char* where = p.where + row.where + o.where;
+        for (int64_t i = 0; i < count; ++i) live[at + i] = where[i * d.where] != 0;
+      }
+      if (p.weights)
+        for (int64_t i = 0; i < count; ++i) {
+          double w;
+          std::memcpy(&w, p.weights + row.weights + o.weights + i * d.weights, 8);
+          live[at + i] &= w != 0;
+          weights[at + i] = live[at + i] ? w : 0.0;
+        }
+    });
+    live_count = n;
+    if (p.where || p.weights)
+      live_count = c.size == 8 ? select<uint64_t>(n) : c.size == 4 ? select<uint32_t>(n) : select<uint16_t>(n);
+  }
+  template <class U>
+  int64_t select(int64_t n) {
+    U* element = (U*)data;
+    char bits[8] = {};
+    set_neg_inf(c.problem.dtype, bits);
+    U blank;
+    std::memcpy(&blank, bits, sizeof blank);
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      element[i] = live[i] ? element[i] : blank;
+      count += live[i];
+    }
+    return count;
+  }
+
+  // Results back to their places; masked slots get 0 (softmax) or -inf (log_softmax).
+  void scatter(int64_t from, int64_t n) {
+    const Problem& p = c.problem;
+    char blank[8] = {};
+    if (p.op == Op::log_softmax) set_neg_inf(p.dtype, blank);
+    c.layout.each_run(from, n, [&](int64_t at, int64_t count, const Place& o, const Dim& d) {
+      char* y = p.y + row.y + o.y;
+      copy_elements(c.size, data + at * c.size, c.size, y, d.y, count);
+      if (!p.where) return;
+      for (int64_t i = 0; i < count; ++i)
+        if (!live[at + i]) std::memcpy(y + i * d.y, blank, (size_t)c.size);
+    });
+  }
+
+  // sum of weight * exp(x - m): a state whose s may have any sign.
+  RowState weighted(int64_t n) {
+    if (c.algorithm == Algorithm::naive) return weighted_unshifted(n);
+    const RowState plain = c.segment(data, n);
+    if (std::isnan(plain.s)) return plain;
+    double s = 0;
+    if (plain.m == HUGE_VAL) {  // only the infinite terms count
+      for (int64_t i = 0; i < n; ++i)
+        if (element(i) == HUGE_VAL) s += weights[i];
+      return {plain.m, s == 0 ? std::nan("") : s};
+    }
+    std::vector<double> e((size_t)n);
+    c.kernels.exps(data, e.data(), n, guard(plain.m));
+    for (int64_t i = 0; i < n; ++i)
+      if (live[i]) s += weights[i] * e[(size_t)i];
+    return {plain.m, s};
+  }
+  // The same with no maximum taken out, overflowing where the working format does.
+  RowState weighted_unshifted(int64_t n) {
+    double s = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      if (!live[i]) continue;
+      const double e = std::exp(element(i));
+      s += weights[i] * (c.problem.dtype == Dtype::f64 ? e : (double)(float)e);
+    }
+    return {0.0, s};
+  }
+  double element(int64_t i) const {
+    double e;
+    c.kernels.widen(data + i * c.size, &e, 1);
+    return e;
+  }
+};
+
+RowState packed_rest(const Context& c, Packed& p, int64_t chunk, double m, int64_t* equal) {
+  RowState total{m, 0};
+  *equal = 0;
+  for (int64_t from = 0; from < c.layout.cols; from += chunk) {
+    const int64_t n = std::min(chunk, c.layout.cols - from);
+    p.gather(from, n);
+    int64_t same = 0;
+    total.s += c.kernels.rest(p.data, n, m, &same).s;
+    *equal += same;
+  }
+  return total;
+}
+
+void packed_reduce(const Context& c, Packed& p, int64_t chunk) {
+  const int64_t cols = c.layout.cols;
+  State all;
+  for (int64_t from = 0; from < cols; from += chunk) {
+    const int64_t n = std::min(chunk, cols - from);
+    p.gather(from, n);
+    RowState piece;
+    if (p.weights) {
+      piece = p.weighted(n);
+    } else if (c.algorithm == Algorithm::online || chunk < cols) {
+      piece = c.segment(p.data, n);
+    } else {
+      RowsJob job = rows_job(c);
+      job.x = p.data, job.rows = 1, job.cols = n, job.states = &piece, job.scratch = p.kernel_scratch;
+      c.kernels.rows(job);
+    }
+    all = from ? merge(all, to_state(piece)) : to_state(piece);
+  }
+  const RowState st = to_row(all);
+  const int64_t at = p.row.result;
+  if (c.problem.op == Op::state) return put_states(c, &st, &at, 1);
+  if (p.weights) {
+    const double s = st.s;
+    const double lse = std::isnan(s) || st.m == -HUGE_VAL ? (std::isnan(s) ? s : st.m) : st.m + std::log(std::fabs(s));
+    put_number(c.problem, c.problem.first, at, lse);
+    put_number(c.problem, c.problem.second, at, std::isnan(s) ? s : (double)((s > 0) - (s < 0)));
+    return;
+  }
+  put_lse(c, &st, &at, 1, [&](int64_t, int64_t* equal) { return packed_rest(c, p, chunk, st.m, equal); });
+}
+
+void packed_map(const Context& c, Packed& p, int64_t chunk) {
+  const int64_t cols = c.layout.cols;
+  if (c.problem.given) {
+    RowState st;
+    read_states(c, p.row, 0, 1, &st);
+    for (int64_t from = 0; from < cols; from += chunk) {
+      const int64_t n = std::min(chunk, cols - from);
+      p.gather(from, n);
+      c.kernels.write(c.problem.op, p.data, p.data, n, st, std::log(st.s), false);
+      p.scatter(from, n);
+    }
+    return;
+  }
+  if (chunk >= cols) {  // gathered once
+    p.gather(0, cols);
+    if (p.live_count) {
+      RowsJob job = rows_job(c);
+      job.x = p.data, job.y = p.data, job.rows = 1, job.cols = cols, job.stream = false, job.scratch = p.kernel_scratch;
+      c.kernels.rows(job);
+    }
+    return p.scatter(0, cols);
+  }
+  State all;
+  int64_t live = 0;
+  for (int64_t from = 0; from < cols; from += chunk) {
+    const int64_t n = std::min(chunk, cols - from);
+    p.gather(from, n);
+    live += p.live_count;
+    const State piece = to_state(c.segment(p.data, n));
+    all = from ? merge(all, piece) : piece;
+  }
+  const RowState st = to_row(all);
+  const double log_s = c.problem.op == Op::log_softmax
+                           ? log_sum(st, [&](int64_t* equal) { return packed_rest(c, p, chunk, st.m, equal); })
+                           : 0.0;
+  for (int64_t from = 0; from < cols; from += chunk) {
+    const int64_t n = std::min(chunk, cols - from);
+    p.gather(from, n);
+    if (live) c.kernels.write(c.problem.op, p.data, p.data, n, st, log_s, false);
+    p.scatter(from, n);
+  }
+}
+
+}  // namespace
+
+void run_packed(const Context& c) {
+  const int64_t cols = c.layout.cols;
+  // The teaching algorithms want the row whole; the others take it segment by segment, as rows of adjacent elements do.
+  const bool whole =
+      c.algorithm == Algorithm::naive || c.algorithm == Algorithm::three_pass || c.algorithm == Algorithm::cached;
+  const int64_t chunk = whole && !c.problem.weights ? std::max<int64_t>(cols, 1) : kSegment;
+  const int64_t room = std::min(chunk, std::max<int64_t>(cols, 1));
+  const int64_t data = aligned64(room * c.size), live = aligned64(room),
+                weights = c.problem.weights ? aligned64(room * 8) : 0;
+  const int64_t scratch = rows_scratch(c.problem.dtype, c.algorithm == Algorithm::cached ? room : 0);
+  const int64_t per_item = std::max<int64_t>(1, kItemBytes / std::max<int64_t>(1, cols * c.size));
+  const int64_t items = (c.layout.rows + per_item - 1) / per_item;
+  parallel_for(items, c.threads, [&](int64_t item) {
+    char* base = thread_scratch(data + live + weights + scratch);
+    Packed p{c,
+             {},
+             base,
+             (uint8_t*)(base + data),
+             weights ? (double*)(base + data + live) : nullptr,
+             base + data + live + weights};
+    for (int64_t r = item * per_item; r < std::min((item + 1) * per_item, c.layout.rows); ++r) {
+      p.row = c.layout.place(r);
+      if (c.writes())
+        packed_map(c, p, chunk);
+      else
+        packed_reduce(c, p, chunk);
+    }
+  });
+}
+void run_topk(const TopkProblem& problem) {
+  Problem inner = problem.rows;
+  inner.op = Op::state;
+  const Context c(inner);
+  const int64_t cols = c.layout.cols, room = aligned64(std::min(kSegment, std::max<int64_t>(cols, 1)) * c.size);
+  parallel_for(c.layout.rows, c.threads, [&](int64_t r) {
+    Packed p{c, c.layout.place(r), nullptr, nullptr, nullptr, nullptr};
+    char* base = thread_scratch(room + std::min(kSegment, std::max<int64_t>(cols, 1)));
+    p.data = base, p.live = (uint8_t*)(base + room);
+    const int64_t at = p.row.result, k = problem.k;
+    State all;
+    // Per segment: its state, and its own k largest merged into the row's, both while the segment is in cache.
+    std::vector<double> best((size_t)k), mine((size_t)k), next((size_t)k);
+    std::vector<int64_t> index((size_t)k), my_index((size_t)k), next_index((size_t)k);
+    int64_t held = 0;
+    for (int64_t from = 0; from < cols; from += kSegment) {
+      const int64_t n = std::min(kSegment, cols - from);
+      const char* x = c.problem.x + p.row.x + from * c.size;
+      if (!c.layout.adjacent(c.size, false)) {
+        p.gather(from, n);
+        x = p.data;
+      }
+      const State piece = to_state(c.segment(x, n));
+      all = from ? merge(all, piece) : piece;
+      const int64_t found = std::min(k, n);
+      if (found > 0) c.kernels.topk({x, n, found, mine.data(), my_index.data()});
+      int64_t i = 0, j = 0, o = 0;
+      const auto beats = [](double a, double b) { return a > b || (std::isnan(a) && !std::isnan(b)); };
+      while (o < k && (i < held || j < found)) {
+        const bool take_old = j >= found || (i < held && !beats(mine[(size_t)j], best[(size_t)i]));
+        next[(size_t)o] = take_old ? best[(size_t)i] : mine[(size_t)j];
+        next_index[(size_t)o++] = take_old ? index[(size_t)i++] : my_index[(size_t)j++] + from;
+      }
+      best.swap(next), index.swap(next_index), held = o;
+    }
+    const RowState st = to_row(all);
+    c.problem.isa->finish(&st, &problem.lse[at], 1);
+    for (int64_t i = 0; i < k; ++i) {
+      const bool fine = std::isfinite(st.m) && !std::isnan(st.s);
+      problem.values[at * k + i] = fine ? std::exp(best[(size_t)i] - st.m) / st.s : std::nan("");
+      problem.places[at * k + i] = index[(size_t)i];
+    }
+  });
+}
+
+}  // namespace osm
