@@ -188,13 +188,6 @@ struct View {
   }
 };
 
-void small_problem(Problem& p, const View& x, osm::Op op) {
-  const int64_t cols = x.b.shape[x.b.ndim - 1], rows = x.b.len / x.b.itemsize / cols;
-  p.op = op, p.dtype = (osm::Dtype)x.dtype(), p.isa = default_isa;
-  p.ndim = 2, p.shape[0] = rows, p.shape[1] = cols, p.reduced = 2;
-  p.x = (const char*)x.b.buf, p.x_strides[0] = cols * x.b.itemsize, p.x_strides[1] = x.b.itemsize;
-}
-
 bool small_map(const View& x, const View& y, osm::Op op) {
   const int64_t cols = x.b.shape[x.b.ndim - 1];
   osm::small_rows(*default_isa, op, (osm::Dtype)x.dtype(), (const char*)x.b.buf, (char*)y.b.buf,
@@ -245,11 +238,7 @@ PyObject* log_softmax_small_out(PyObject*, PyObject* const* a, Py_ssize_t n) {
 PyObject* logsumexp_small(PyObject*, PyObject* array) {
   const View x(array);
   if (!x.simple() || x.b.ndim != 1) Py_RETURN_NONE;
-  double lse = 0;
-  Problem p;
-  small_problem(p, x, osm::Op::lse);
-  p.first = &lse;
-  osm::run(p);
+  const double lse = osm::small_lse(*default_isa, (osm::Dtype)x.dtype(), (const char*)x.b.buf, x.b.shape[0]);
   PyObject* value = PyFloat_FromDouble(lse);
   if (!value) return nullptr;
   PyObject* result = PyObject_CallFunctionObjArgs(numpy_scalar[x.dtype()], value, nullptr);

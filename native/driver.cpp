@@ -47,6 +47,21 @@ void small_rows(const Isa& isa, Op op, Dtype dtype, const char* x, char* y, int6
   isa.kernels[(int)dtype].rows(job);
 }
 
+double small_lse(const Isa& isa, Dtype dtype, const char* x, int64_t cols) {
+  const Kernels& kernels = isa.kernels[(int)dtype];
+  RowState state;
+  RowsJob job{};
+  job.op = Op::lse, job.algorithm = choose_algorithm(Op::lse, dtype, cols);
+  job.x = x, job.states = &state, job.rows = 1, job.cols = cols;
+  job.scratch = thread_scratch(rows_scratch(dtype, cols));
+  kernels.rows(job);
+  double lse;
+  isa.finish(&state, &lse, 1);
+  if (std::fabs(lse) < 0.25 && blunt(state))
+    lse = state.m + log_sum(state, [&](int64_t* equal) { return kernels.rest(x, cols, state.m, equal); });
+  return lse;
+}
+
 int64_t rows_scratch(Dtype dtype, int64_t cols) {
   // A row of exponentials padded to whole pairs, and the buffer that puts lines together.
   const int64_t working = dtype == Dtype::f64 ? 8 : 4;
