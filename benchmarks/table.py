@@ -3,7 +3,8 @@
     python -m benchmarks.table [--name rows] [--readme README.md] [--quick]
 
 Writes results/table.md and results/softmax.svg. With --readme it also puts the table between the lines
-`<!-- benchmarks: begin -->` and `<!-- benchmarks: end -->` of that file, so that no figure is copied by hand.
+`<!-- benchmarks: begin -->` and `<!-- benchmarks: end -->` of that file, and results/report.txt, what
+`online-softmax report` printed, between those of `report`, so that no figure is copied by hand.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import Any
 from benchmarks import record
 from benchmarks.cases import JAX, ORT_OUT, OURS_OUT, SCIPY, TORCH_OUT
 
-BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 Record = dict[str, Any]
 
 # Contender, label and colour of the figure: colours that stay apart for colour-blind readers.
@@ -166,13 +166,14 @@ def figure(data: Record, path: Path) -> None:
     plt.close(fig)
 
 
-def into_readme(path: Path, text: str) -> None:
-    """Replace what stands between the two marks of `path`; SystemExit where they are missing."""
+def into_readme(path: Path, mark: str, text: str) -> None:
+    """Replace what stands between the two comments of `mark` in `path`; SystemExit where they are missing."""
+    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
     body = path.read_text()
-    if BEGIN not in body or END not in body:
-        raise SystemExit(f"{path}: needs the lines {BEGIN} and {END}, between which the table goes")
-    before, after = body.split(BEGIN)[0], body.split(END)[1]
-    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    if begin not in body or end not in body:
+        raise SystemExit(f"{path}: needs the lines {begin} and {end}, between which the text goes")
+    before, after = body.split(begin)[0], body.split(end)[1]
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def main() -> None:
@@ -195,7 +196,10 @@ def main() -> None:
     else:
         figure(data, folder / "softmax.svg")
     if arguments.readme:
-        into_readme(arguments.readme, text)
+        into_readme(arguments.readme, "benchmarks", text)
+        report = folder / "report.txt"
+        if report.exists():
+            into_readme(arguments.readme, "report", f"```text\n{report.read_text().rstrip()}\n```")
     print(f"wrote {folder / 'table.md'}")
 
 
