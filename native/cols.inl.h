@@ -6,8 +6,8 @@ struct Cols {
   using V = typename Of<T>::V;
   using S = typename Of<T>::S;
   using Main = typename LaneMain<T>::type;
-  using Sum = Alone<typename Of<T>::Sum, V>;
-  using State = Alone<typename Of<T>::State, V>;
+  using Sum = typename Of<T>::Sum;
+  using State = typename Of<T>::State;
   static constexpr int64_t P = pair_of<T>();
   static constexpr int64_t kLine = P * (int64_t)sizeof(T);
   const ColsJob& job;
@@ -61,80 +61,145 @@ struct Cols {
     }
   }
 
+  // f(first element, registers of the left, registers of the right) for elements [c0, c1) of the pair at j, four at a
+  // time: side by side, as in exp.inl.h.
+  template <class F>
+  OSM_INLINE void each(int64_t c0, int64_t c1, int64_t j, int64_t n, const F& f) const {
+    int64_t c = c0;
+    for (; c + 4 <= c1; c += 4) {
+      V a[4], b[4];
+      for (int i = 0; i < 4; ++i) load(c + i, j, n, a[i], b[i]);
+      f(c, a, b);
+    }
+    for (; c < c1; ++c) {
+      V a[1], b[1];
+      load(c, j, n, a[0], b[0]);
+      f(c, a, b);
+    }
+  }
+  template <int k>
+  OSM_INLINE void put_all(int64_t c, int64_t j, int64_t n, const V (&a)[k], const V (&b)[k]) const {
+    for (int i = 0; i < k; ++i) put(c + i, j, n, a[i], b[i]);
+  }
+
   // Results of elements [c0, c1) of the pair at j from x itself.
   template <class E>
   void map(int64_t c0, int64_t c1, int64_t j, int64_t n, const Lanes<T>& k) const {
     const E e0(guarded(V::load(k.m))), e1(guarded(V::load(k.m + V::W)));
-    const V h0 = V::load(k.high), h1 = V::load(k.high + V::W), l0 = V::load(k.low), l1 = V::load(k.low + V::W);
-    for (int64_t c = c0; c < c1; ++c) {
-      V a, b;
-      load(c, j, n, a, b);
-      a = e0(a), b = e1(b);
-      put(c, j, n, fma(a, h0, mul(a, l0)), fma(b, h1, mul(b, l1)));
-    }
+    const Scale<V> r0(V::load(k.high), V::load(k.low)), r1(V::load(k.high + V::W), V::load(k.low + V::W));
+    each(c0, c1, j, n, [&](int64_t c, auto& a, auto& b) OSM_LAMBDA_INLINE {
+      e0(a), r0(a);
+      e1(b), r1(b);
+      put_all(c, j, n, a, b);
+    });
   }
   void logs(int64_t c0, int64_t c1, int64_t j, int64_t n, const Lanes<T>& k) const {
     const LaneLog<T> r0(k.m, k.log_s), r1(k.m + V::W, k.log_s + V::W);
-    for (int64_t c = c0; c < c1; ++c) {
-      V a, b;
-      load(c, j, n, a, b);
-      put(c, j, n, r0(a), r1(b));
-    }
+    each(c0, c1, j, n, [&](int64_t c, auto& a, auto& b) OSM_LAMBDA_INLINE {
+      r0(a), r1(b);
+      put_all(c, j, n, a, b);
+    });
   }
 
-  // ---- cached: a pair of registers wide, all of the column at once; x is read from memory once
+  // ---- cached: a strip of columns is read from memory once, line by line, into adjacent elements. Left where they
+  // lie, the elements of a column share a few sets of the cache (their stride is often a power of two) and drive each
+  // other out.
   template <class E, bool kKeep>
-  void sums(int64_t j, int64_t n, Lanes<T>& k, S* keep) const {
+  void sums(S* kept, Lanes<T>& k) const {
     const E e0(guarded(V::load(k.m))), e1(guarded(V::load(k.m + V::W)));
     LaneSum<V> t0, t1;
-    for (int64_t c = 0; c < job.length; c += kColsBlock) {
-      const int64_t stop = c + kColsBlock < job.length ? c + kColsBlock : job.length;
+    for (int64_t from = 0; from < job.length; from += kColsBlock) {
+      const int64_t stop = from + kColsBlock < job.length ? from + kColsBlock : job.length;
       V s0 = V::set(0), s1 = s0;
-      for (int64_t i = c; i < stop; ++i) {
-        V a, b;
-        load(i, j, n, a, b);
-        a = e0(a), b = e1(b);
-        if constexpr (kKeep) store(keep + i * P, a), store(keep + i * P + V::W, b);
-        s0 = add(s0, a), s1 = add(s1, b);
-      }
+      each_kept(kept, from, stop, [&](int64_t c, auto& a, auto& b) OSM_LAMBDA_INLINE {
+        e0(a), e1(b);
+        s0 = add(s0, sum_all(a)), s1 = add(s1, sum_all(b));
+        if constexpr (kKeep) keep_all(kept + c * P, a, b);
+      });
       t0.add_in(s0), t1.add_in(s1);
     }
     t0.put(k.s), t1.put(k.s + V::W);
   }
-  void cached() const {
-    S* keep = (S*)job.scratch;
-    Lanes<T> k;
+  template <class F>
+  static OSM_INLINE void each_kept(const S* kept, int64_t c0, int64_t c1, const F& f) {
+    int64_t c = c0;
+    for (; c + 4 <= c1; c += 4) {
+      V a[4], b[4];
+      for (int i = 0; i < 4; ++i) a[i] = V::load(kept + (c + i) * P), b[i] = V::load(kept + (c + i) * P + V::W);
+      f(c, a, b);
+    }
+    for (; c < c1; ++c) {
+      V a[1] = {V::load(kept + c * P)}, b[1] = {V::load(kept + c * P + V::W)};
+      f(c, a, b);
+    }
+  }
+  static OSM_INLINE V sum_all(const V (&a)[1]) { return a[0]; }
+  static OSM_INLINE V sum_all(const V (&a)[4]) { return add(add(a[0], a[1]), add(a[2], a[3])); }
+  template <int k>
+  static OSM_INLINE void keep_all(S* keep, const V (&a)[k], const V (&b)[k]) {
+    for (int i = 0; i < k; ++i) store(keep + i * P, a[i]), store(keep + i * P + V::W, b[i]);
+  }
+  OSM_INLINE int64_t live(int64_t j) const { return job.count - j < P ? job.count - j : P; }
+
+  void gather(int64_t j0, int64_t pairs, Lanes<T>* strip, S* keep) const {
     S lowest;
     put_neg_inf(lowest);
-    for (int64_t j = 0; j < job.count; j += P) {
-      const int64_t n = job.count - j < P ? job.count - j : P;
-      V m0 = V::set(lowest), m1 = m0, a, b;
-      for (int64_t c = 0; c < job.length; ++c) {
-        load(c, j, n, a, b);
-        prefetch_line(c, j + P);
-        m0 = max(m0, a), m1 = max(m1, b);
+    for (int64_t p = 0; p < pairs; ++p) store(strip[p].m, V::set(lowest)), store(strip[p].m + V::W, V::set(lowest));
+    for (int64_t c = 0; c < job.length; ++c)
+      for (int64_t p = 0; p < pairs; ++p) {
+        V a, b;
+        load(c, j0 + p * P, live(j0 + p * P), a, b);
+        S* kept = keep + (p * job.length + c) * P;
+        store(kept, a), store(kept + V::W, b);
+        store(strip[p].m, max(V::load(strip[p].m), a)), store(strip[p].m + V::W, max(V::load(strip[p].m + V::W), b));
       }
-      store(k.m, m0), store(k.m + V::W, m1);
+  }
+  template <class R>
+  static OSM_INLINE R lane_result(const Lanes<T>& k, int64_t from) {
+    if constexpr (__is_same(R, Scale<V>))
+      return R(V::load(k.high + from), V::load(k.low + from));
+    else
+      return R(k.m + from, k.log_s + from);
+  }
+  void sum_pair(S* kept, Lanes<T>& k) const {
+    if (job.op == Op::softmax)
+      sums<Main, true>(kept, k);
+    else if (job.op == Op::state)
+      sums<State, false>(kept, k);
+    else
+      sums<Sum, false>(kept, k);
+  }
+  // Results line by line of memory, as wide as the strip: short pieces far apart cost the memory its open pages.
+  template <class R>
+  void scatter(int64_t j0, int64_t pairs, const Lanes<T>* strip, const S* keep) const {
+    for (int64_t c = 0; c < job.length; ++c)
+      for (int64_t p = 0; p < pairs; ++p) {
+        const S* kept = keep + (p * job.length + c) * P;
+        V a[1] = {V::load(kept)}, b[1] = {V::load(kept + V::W)};
+        lane_result<R>(strip[p], 0)(a), lane_result<R>(strip[p], V::W)(b);
+        put(c, j0 + p * P, live(j0 + p * P), a[0], b[0]);
+      }
+  }
+  void cached() const {
+    constexpr int64_t kStripPairs = 8;  // 1 KiB of each line of memory with AVX-512
+    Lanes<T>* strip = (Lanes<T>*)job.scratch;
+    S* keep = (S*)(job.scratch + (kStripPairs * sizeof(Lanes<T>) + 63) / 64 * 64);
+    const int64_t fit = kColsKeep / (job.length * P * (int64_t)sizeof(S));
+    const int64_t most = fit < 1 ? 1 : fit < kStripPairs ? fit : kStripPairs;
+    for (int64_t j = 0; j < job.count; j += most * P) {
+      const int64_t left = (job.count - j + P - 1) / P, pairs = left < most ? left : most;
+      gather(j, pairs, strip, keep);
+      for (int64_t p = 0; p < pairs; ++p) {
+        sum_pair(keep + p * job.length * P, strip[p]);
+        if (writes())
+          settle(strip[p], j + p * P, live(j + p * P));
+        else
+          put_states(strip[p], j + p * P, live(j + p * P));
+      }
       if (job.op == Op::softmax)
-        sums<Main, true>(j, n, k, keep);
-      else if (job.op == Op::state)
-        sums<State, false>(j, n, k, nullptr);
-      else
-        sums<Sum, false>(j, n, k, nullptr);
-      if (!writes()) {
-        put_states(k, j, n);
-        continue;
-      }
-      settle(k, j, n);
-      if (job.op == Op::log_softmax) {
-        logs(0, job.length, j, n, k);
-        continue;
-      }
-      const V h0 = V::load(k.high), h1 = V::load(k.high + V::W), l0 = V::load(k.low), l1 = V::load(k.low + V::W);
-      for (int64_t c = 0; c < job.length; ++c) {
-        a = V::load(keep + c * P), b = V::load(keep + c * P + V::W);
-        put(c, j, n, fma(a, h0, mul(a, l0)), fma(b, h1, mul(b, l1)));
-      }
+        scatter<Scale<V>>(j, pairs, strip, keep);
+      else if (job.op == Op::log_softmax)
+        scatter<LaneLog<T>>(j, pairs, strip, keep);
     }
   }
 
@@ -160,22 +225,26 @@ struct Cols {
   template <class E>
   void push(int64_t c0, int64_t c1, int64_t j, int64_t n, Lanes<T>& k) const {
     V before0 = V::load(k.m), before1 = V::load(k.m + V::W), m0 = before0, m1 = before1, a, b;
+    alignas(64) S kept[kColsBlock * P];  // adjacent, for the second look: see cached()
     for (int64_t c = c0; c < c1; ++c) {
       load(c, j, n, a, b);
+      store(kept + (c - c0) * P, a), store(kept + (c - c0) * P + V::W, b);
       m0 = max(m0, a), m1 = max(m1, b);
     }
     const V p0 = guarded(m0), p1 = guarded(m1);
     const E e0(p0), e1(p1);
     V s0 = V::set(0), s1 = s0;
-    for (int64_t c = c0; c < c1; ++c) {
-      load(c, j, n, a, b);
-      s0 = add(s0, e0(a)), s1 = add(s1, e1(b));
-    }
+    each_kept(kept, 0, c1 - c0, [&](int64_t, auto& a, auto& b) OSM_LAMBDA_INLINE {
+      e0(a), e1(b);
+      s0 = add(s0, sum_all(a)), s1 = add(s1, sum_all(b));
+    });
     // The old sum under the new maximum: the law's rescale factor, for lanes where nothing rose exactly 1.
     LaneSum<V> t0, t1;
     const V back = V::set(Log2e<V>::unscale);
     t0.get(k.s), t1.get(k.s + V::W);
-    t0.rescale(mul(e0(before0), back)), t1.rescale(mul(e1(before1), back));
+    V f0[1] = {before0}, f1[1] = {before1};
+    e0(f0), e1(f1);
+    t0.rescale(mul(f0[0], back)), t1.rescale(mul(f1[0], back));
     t0.add_in(s0), t1.add_in(s1);
     t0.put(k.s), t1.put(k.s + V::W);
     store(k.m, m0), store(k.m + V::W, m1);

@@ -70,7 +70,8 @@ int64_t rows_scratch(Dtype dtype, int64_t cols) {
 
 int64_t cols_scratch(Dtype dtype, int64_t length) {
   const int64_t working = dtype == Dtype::f64 ? 8 : 4;
-  return length * 32 * working + 96 * 1024;
+  // A strip's states, and its elements: those of one pair of registers at least.
+  return std::max<int64_t>(256 * 1024, length * 32 * working) + 96 * 1024;
 }
 
 }  // namespace osm

@@ -140,6 +140,7 @@ constexpr int64_t place_of<bf16>(int64_t i) {
 template <class V>
 struct Scale {
   V high, low;
+  OSM_INLINE Scale(V h, V l) : high(h), low(l) {}
   OSM_INLINE explicit Scale(double sum) {  // sum as scaled by the exp
     using S = typename V::Scalar;
     const double inverse = 1.0 / sum;

@@ -1,7 +1,8 @@
 // What a lane that is a row of its own needs: pivots, sums, results. Included inside an instruction set's namespace.
 
-constexpr int64_t kColsBlock = 16;    // elements of each column between updates of the running state
-constexpr int64_t kColsStrip = 1024;  // columns side by side whose states are kept at once
+constexpr int64_t kColsBlock = 16;         // elements of each column between updates of the running state
+constexpr int64_t kColsKeep = 256 * 1024;  // bytes of a strip kept adjacent, where a column is short enough for it
+constexpr int64_t kColsStrip = 1024;       // columns side by side whose states are kept at once
 
 // Lanes whose maximum is infinite get the pivot 0.
 template <class V>
@@ -25,34 +26,23 @@ struct LaneExp {
     return select(above(m, limit) | above(sub(V::set(0), m), limit), m, V::set(0));
   }
   OSM_INLINE explicit LaneExp(V m) : shift(shift_of(m)), exp(sub(m, shift_of(m))) {}
-  OSM_INLINE V operator()(V x) const {
-    V v[1] = {sub(x, shift)};
-    exp(v);
-    return v[0];
+  template <int n>
+  OSM_INLINE void operator()(V (&x)[n]) const {
+    OSM_EACH x[i] = sub(x[i], shift);
+    exp(x);
   }
 };
 template <class T>
 struct LaneMain {
   using type = LaneExp<T>;
 };
-// One register at a time: in columns every lane has constants of its own, and memory is the limit.
-template <class E, class V>
-struct Alone {
-  E exp;
-  OSM_INLINE explicit Alone(V m) : exp(m) {}
-  OSM_INLINE V operator()(V x) const {
-    V v[1] = {x};
-    exp(v);
-    return v[0];
-  }
-};
 template <>
 struct LaneMain<bf16> {
-  using type = Alone<ExpLight<F32, 4>, F32>;
+  using type = ExpLight<F32, 4>;
 };
 template <>
 struct LaneMain<f16> {
-  using type = Alone<ExpLight<F32, 4>, F32>;
+  using type = ExpLight<F32, 4>;
 };
 
 // Sums of the lanes of one register, in double.
@@ -93,7 +83,10 @@ struct LaneLog {  // 16 bits
     for (int i = 0; i < F32::W; ++i) t[i] = (float)log_sum[i];
     log_s = F32::load(t);
   }
-  OSM_INLINE F32 operator()(F32 x) const { return sub(sub(x, m), log_s); }
+  template <int n>
+  OSM_INLINE void operator()(F32 (&x)[n]) const {
+    OSM_EACH x[i] = sub(sub(x[i], m), log_s);
+  }
 };
 template <>
 struct LaneLog<float> {
@@ -103,16 +96,44 @@ struct LaneLog<float> {
     m0 = low_half(m), m1 = high_half(m), s0 = F64::load(log_sum);
     s1 = LaneSum<F32>::kHalves ? F64::load(log_sum + F32::W - F64::W) : s0;
   }
-  OSM_INLINE F32 operator()(F32 x) const {
-    return narrow(sub(sub(low_half(x), m0), s0), sub(sub(high_half(x), m1), s1));
+  template <int n>
+  OSM_INLINE void operator()(F32 (&x)[n]) const {
+    OSM_EACH x[i] = narrow(sub(sub(low_half(x[i]), m0), s0), sub(sub(high_half(x[i]), m1), s1));
   }
 };
 template <>
 struct LaneLog<double> {
   F64 m, log_s;
   OSM_INLINE LaneLog(const double* max, const double* log_sum) : m(F64::load(max)), log_s(F64::load(log_sum)) {}
-  OSM_INLINE F64 operator()(F64 x) const { return sub(sub(x, m), log_s); }
+  template <int n>
+  OSM_INLINE void operator()(F64 (&x)[n]) const {
+    OSM_EACH x[i] = sub(sub(x[i], m), log_s);
+  }
 };
+
+// 1/s in two parts and log(s) of one register's lanes. An infinite maximum makes m - m NaN, and with it all three.
+OSM_INLINE F64 log_or_nan(F64 s) { return add(log_of(mul(s, F64::set(Log2e<F64>::unscale))), sub(s, s)); }
+OSM_INLINE void settle_one(const double* m, const double* sums, double* high, double* low, double* log_s, bool logs) {
+  const F64 max = F64::load(m), s = add(F64::load(sums), sub(max, max)), inverse = div(F64::set(1), s);
+  store(high, inverse);
+  store(low, mul(inverse, sub(F64::set(0), fms(inverse, s, F64::set(1)))));
+  if (logs) store(log_s, log_or_nan(s));
+}
+OSM_INLINE void settle_one(const float* m, const double* sums, float* high, float* low, double* log_s, bool logs) {
+  const F32 max = F32::load(m), nothing = sub(max, max);
+  LaneSum<F32> s;
+  s.get(sums);
+  s.lo = add(s.lo, low_half(nothing)), s.hi = add(s.hi, high_half(nothing));
+  const F64 i0 = div(F64::set(1), s.lo), i1 = div(F64::set(1), s.hi);
+  const F32 first = narrow(i0, i1);
+  store(high, first);
+  store(low, narrow(sub(i0, low_half(first)), sub(i1, high_half(first))));
+  if (!logs) return;
+  const F64 unscale = F64::set(Log2e<F32>::unscale);
+  s.lo = mul(s.lo, unscale), s.hi = mul(s.hi, unscale);
+  s.lo = add(log_of(s.lo), sub(s.lo, s.lo)), s.hi = add(log_of(s.hi), sub(s.hi, s.hi));
+  s.put(log_s);
+}
 
 // What the lanes of a pair of registers need for their results, in lane order.
 template <class T>
@@ -126,23 +147,8 @@ struct Lanes {
   double log_s[P];    // of the true sums; NaN in special lanes
 
   void settle(bool logs) {
-    for (int64_t i = 0; i < P; ++i) {
-      const bool fine = ordinary((double)m[i], s[i]);
-      const double sum = fine ? s[i] : __builtin_nan(""), inverse = 1.0 / sum;
-      high[i] = (S)inverse;
-      low[i] = sizeof(S) == 8 ? (S)(inverse * __builtin_fma(-inverse, sum, 1.0)) : (S)(inverse - (double)high[i]);
-      log_s[i] = sum * unscale<T>();
-    }
-    if (!logs) return;
-    for (int64_t i = 0; i < P; i += F64::W) {
-      // NaN has no exponent to take off, so it is put back afterwards.
-      double one[F64::W];
-      for (int64_t k = 0; k < F64::W; ++k) one[k] = log_s[i + k] == log_s[i + k] ? log_s[i + k] : 1.0;
-      F64 r = log_of(F64::load(one));
-      store(one, r);
-      for (int64_t k = 0; k < F64::W; ++k)
-        if (log_s[i + k] == log_s[i + k]) log_s[i + k] = one[k];
-    }
+    settle_one(m, s, high, low, log_s, logs);
+    settle_one(m + V::W, s + V::W, high + V::W, low + V::W, log_s + V::W, logs);
   }
 };
 
