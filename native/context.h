@@ -47,7 +47,7 @@ struct Context {
   explicit Context(const Problem& p)
       : problem(p), kernels(p.isa->kernels[(int)p.dtype]), layout(p), size((int64_t)dtype_size(p.dtype)) {
     plain = !p.where && !p.weights;
-    adjacent = layout.adjacent(size, writes());
+    adjacent = layout.adjacent(size);
     if (p.algorithm != kAuto)
       algorithm = (Algorithm)p.algorithm;
     else if (plain && !adjacent && layout.across())

@@ -29,13 +29,13 @@ void run(const Problem& problem) {
     if (!c.writes()) empty_rows(c);
     return;
   }
-  if (c.plain && c.adjacent) {
+  if (c.plain && c.adjacent && (!c.writes() || c.layout.adjacent_result(c.size))) {
     if (few_long_rows(c)) return run_segments(c);
     return run_rows(c);
   }
   const bool own_kernel = c.algorithm == Algorithm::cached || c.algorithm == Algorithm::online;
-  if (c.plain && own_kernel && c.layout.side_by_side(c.size, c.writes())) return run_cols(c);
-  if (c.plain && own_kernel && c.layout.across()) return run_grouped(c);
+  if (c.plain && !c.adjacent && own_kernel && c.layout.across())
+    return c.layout.side_by_side(c.size, c.writes()) ? run_cols(c) : run_grouped(c);
   run_packed(c);
 }
 void small_rows(const Isa& isa, Op op, Dtype dtype, const char* x, char* y, int64_t rows, int64_t cols) {

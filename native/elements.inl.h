@@ -16,7 +16,7 @@ struct Of {  // 16-bit formats
   using S = float;
   using Main = ExpShifted<F32, 4, false>;
   using Map = ExpLight<F32, 4>;
-  using Sum = ExpLight<F32, 4>;
+  using Sum = ExpLight<F32, 5>;    // a log-sum-exp may cancel to near 0, where more bits show
   using State = ExpLight<F32, 6>;  // where m and s themselves are the result
   using Fast = ExpShifted<F32, 3, false>;
   static constexpr int kDegree = 4;

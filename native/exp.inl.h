@@ -42,6 +42,10 @@ struct Coefficients<F32, 4> {
   static constexpr float c[] = {0x1.62e12cp-1f, 0x1.ec0374p-3f, 0x1.c9fc7cp-5f, 0x1.3a03d6p-7f};
 };
 template <>
+struct Coefficients<F32, 5> {
+  static constexpr float c[] = {0x1.62e42ap-1f, 0x1.ebf9c2p-3f, 0x1.c6b6dap-5f, 0x1.3ce8b4p-7f, 0x1.5bd97ep-10f};
+};
+template <>
 struct Coefficients<F32, 6> {
   static constexpr float c[] = {0x1.62e430p-1f, 0x1.ebfbdcp-3f,  0x1.c6af7cp-5f,
                                 0x1.3b2de0p-7f, 0x1.5f0830p-10f, 0x1.416b5ap-13f};

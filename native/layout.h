@@ -32,7 +32,7 @@ struct Layout {
       const bool reduced = p.reduced >> d & 1;
       const Dim dim{p.shape[d],         p.x_strides[d],       p.y_strides[d],
                     p.where_strides[d], p.weights_strides[d], reduced ? 0 : result};
-      if (!reduced) result *= p.shape[d], alone = false;
+      if (!reduced) result *= p.shape[d];
       (reduced ? cols : rows) *= p.shape[d];
       if (!reduced && p.shape[d] == 1 && magnitude(p.x_strides[d]) % INT64_MAX <= size &&
           (p.reduced & ((uint64_t{1} << d) - 1)))
@@ -51,14 +51,15 @@ struct Layout {
   // As place(), for the outer axes other than side().
   Place place_beside(int64_t index) const { return locate(outer, outer.size() - 1, index); }
 
-  bool adjacent(int64_t size, bool writes) const {
-    return along.size() == 1 && !beside_one &&
-           (along[0].size == 1 || (along[0].x == size && (!writes || along[0].y == size)));
+  // Which of the two kinds a row is depends on x alone, and its bits on the kind.
+  bool adjacent(int64_t size) const {
+    return along.size() == 1 && !beside_one && (along[0].size == 1 || along[0].x == size);
   }
+  bool adjacent_result(int64_t size) const { return along[0].size == 1 || along[0].y == size; }
   // One reduced axis whose elements are not adjacent: the rows of such arrays are summed lane by lane, whether their
   // neighbours lie beside them in memory (side_by_side) or have to be brought there. So is a single column, (n, 1),
   // although its elements are adjacent: its bits must not change when a second column joins it.
-  bool across() const { return along.size() == 1 && !alone; }
+  bool across() const { return along.size() == 1; }
   bool side_by_side(int64_t size, bool writes) const {
     return across() && side().x == size && (!writes || side().y == size);
   }

@@ -8,22 +8,47 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
+#include <exception>
 #include <mutex>
 #include <new>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 namespace osm {
 namespace {
 
+// Scratch above this is given back when a thread has done its part of a job.
+constexpr int64_t kScratchKept = 16 << 20;
+
+struct Scratch {
+  void* memory = nullptr;
+  int64_t size = 0;
+  ~Scratch() { std::free(memory); }
+  void clear() {
+    std::free(memory);
+    memory = nullptr, size = 0;
+  }
+};
+thread_local Scratch scratch;
+
 struct Job {
   const std::function<void(int64_t)>* work;
   int64_t items;
   std::atomic<int64_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr error;  // the first; it ends the claiming, and the caller gets it when all threads are out
 };
 
 void claim_all(Job& job) {
-  for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.items;) (*job.work)(i);
+  try {
+    for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.items;) (*job.work)(i);
+  } catch (...) {
+    std::lock_guard<std::mutex> lock(job.mutex);
+    if (!job.error) job.error = std::current_exception();
+    job.next.store(job.items);
+  }
+  if (scratch.size > kScratchKept) scratch.clear();
 }
 
 class Pool {
@@ -60,9 +85,10 @@ class Pool {
   }
 
   void grow(int wanted) {
-    while (count_ < wanted) {
-      std::thread([this] { serve(); }).detach();
-      ++count_;
+    try {
+      for (; count_ < wanted; ++count_) std::thread([this] { serve(); }).detach();
+    } catch (const std::system_error&) {
+      // The system gives no more threads: those there are, and the caller, do the work.
     }
   }
 
@@ -106,13 +132,6 @@ Pool& pool() {
   return *the_pool;
 }
 
-struct Scratch {
-  void* memory = nullptr;
-  int64_t size = 0;
-  ~Scratch() { std::free(memory); }
-};
-thread_local Scratch scratch;
-
 }  // namespace
 
 void parallel_for(int64_t items, int threads, const std::function<void(int64_t)>& work) {
@@ -122,6 +141,7 @@ void parallel_for(int64_t items, int threads, const std::function<void(int64_t)>
   job.work = &work;
   job.items = items;
   if (threads <= 1 || !pool().run(job, threads)) claim_all(job);
+  if (job.error) std::rethrow_exception(job.error);
 }
 
 int usable_cores() {
@@ -135,8 +155,7 @@ int usable_cores() {
 
 char* thread_scratch(int64_t bytes) {
   if (scratch.size < bytes) {
-    std::free(scratch.memory);
-    scratch.size = 0;
+    scratch.clear();
     const size_t size = ((size_t)bytes + 4095) / 4096 * 4096;
     scratch.memory = std::aligned_alloc(4096, size);
     if (!scratch.memory) throw std::bad_alloc();

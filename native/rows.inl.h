@@ -277,11 +277,11 @@ OSM_INLINE double log_sum(const T* x, int64_t n, RowState st) {
   return __builtin_log((double)equal) + __builtin_log1p(r.s / (double)equal);
 }
 
-template <class T>
-RowState rest(const T* x, int64_t n, double m, int64_t* equal) {
+template <class T, class E>
+RowState rest_by(const T* x, int64_t n, double m, int64_t* equal) {
   using V = typename Of<T>::V;
   using S = typename Of<T>::S;
-  const ExpFar<V, Of<T>::kDegree> e((S)m);
+  const E e((S)m);
   const V top = V::set((S)m);
   Total<V> total;
   int64_t count = 0;
@@ -299,4 +299,11 @@ RowState rest(const T* x, int64_t n, double m, int64_t* equal) {
   }
   *equal = count;
   return {m, total.value() * unscale<T>()};
+}
+template <class T>
+RowState rest(const T* x, int64_t n, double m, int64_t* equal) {
+  using V = typename Of<T>::V;
+  constexpr int degree = sizeof(typename Of<T>::S) == 8 ? 11 : 6;
+  if (__builtin_fabs(m) < Log2e<V>::limit) return rest_by<T, ExpExact<V, degree>>(x, n, m, equal);
+  return rest_by<T, ExpFar<V, degree>>(x, n, m, equal);
 }

@@ -70,23 +70,23 @@ struct Packed {
     });
   }
 
-  // sum of weight * exp(x - m): a state whose s may have any sign.
+  // Sum of w*exp(x) = sum of sign(w)*exp(x + log|w|): a state whose s may have any sign, with the largest exponent as
+  // its pivot. At +inf s counts the infinite terms by their signs; both signs together are undefined.
   RowState weighted(int64_t n) {
     if (c.algorithm == Algorithm::naive) return weighted_unshifted(n);
-    const RowState plain = c.segment(data, n);
-    if (std::isnan(plain.s)) return plain;
-    double s = 0;
-    if (plain.m == HUGE_VAL) {  // only the infinite terms count
-      for (int64_t i = 0; i < n; ++i)
-        if (element(i) == HUGE_VAL) s += weights[i];
-      return {plain.m, s == 0 ? std::nan("") : s};
+    double m = -HUGE_VAL, s = 0, infinite_up = 0, infinite_down = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const double t = exponent(i);
+      if (std::isnan(t)) return {t, t};
+      if (t == HUGE_VAL) ++(weights[i] > 0 ? infinite_up : infinite_down);
+      m = std::max(m, t);
     }
-    std::vector<double> e((size_t)n);
-    c.kernels.exps(data, e.data(), n, guard(plain.m));
+    if (m == HUGE_VAL) return {m, infinite_up > 0 && infinite_down > 0 ? std::nan("") : infinite_up - infinite_down};
     for (int64_t i = 0; i < n; ++i)
-      if (live[i]) s += weights[i] * e[(size_t)i];
-    return {plain.m, s};
+      if (live[i]) s += std::copysign(std::exp(exponent(i) - guard(m)), weights[i]);
+    return {m, s};
   }
+  double exponent(int64_t i) const { return live[i] ? element(i) + std::log(std::fabs(weights[i])) : -HUGE_VAL; }
   // The same with no maximum taken out, overflowing where the working format does.
   RowState weighted_unshifted(int64_t n) {
     double s = 0;
@@ -240,7 +240,7 @@ void run_topk(const TopkProblem& problem) {
     for (int64_t from = 0; from < cols; from += kSegment) {
       const int64_t n = std::min(kSegment, cols - from);
       const char* x = c.problem.x + p.row.x + from * c.size;
-      if (!c.layout.adjacent(c.size, false)) {
+      if (!c.layout.adjacent(c.size)) {
         p.gather(from, n);
         x = p.data;
       }
@@ -259,6 +259,8 @@ void run_topk(const TopkProblem& problem) {
     }
     const RowState st = to_row(all);
     c.problem.isa->finish(&st, &problem.lse[at], 1);
+    if (std::fabs(problem.lse[at]) < 0.25 && blunt(st))
+      problem.lse[at] = st.m + log_sum(st, [&](int64_t* equal) { return packed_rest(c, p, kSegment, st.m, equal); });
     for (int64_t i = 0; i < k; ++i) {
       const bool fine = std::isfinite(st.m) && !std::isnan(st.s);
       problem.values[at * k + i] = fine ? std::exp(best[(size_t)i] - st.m) / st.s : std::nan("");

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from online_softmax import reference, state
-from online_softmax.streaming import Kernels, NpyReader, RunResult, plan, run, write_columns, writers
+from online_softmax.streaming import Kernels, NpyReader, RunResult, plan, run, writers
 
 OPERATIONS = ("softmax", "log_softmax", "logsumexp")
 # Budgets: a few elements at a time; some rows; everything at once.
@@ -180,20 +180,6 @@ def test_whole_rows_go_to_the_whole_kernel_and_cut_rows_do_not(tmp_path):
     y, _ = stream(tmp_path, x.reshape(3, 5000), "softmax", kernels=kernels, memory=10 << 10)
     assert not shapes
     assert (y == np.float32(1 / 5000)).all()
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("log", [False, True])
-def test_columns_are_written_from_the_states_of_longer_rows(dtype, log):
-    x = np.random.default_rng(5).normal(0, 5, (2, 70, 4100)).astype(dtype)
-    x[0, :, 0] = -np.inf
-    x[0, 3, 1], x[0, 3, 2] = np.inf, np.nan
-    m, s = reference.state(x, 1)
-    out = np.empty_like(x)
-    write_columns(x, m, s, out, log=log)
-    check("log_softmax" if log else "softmax", x, 1, out)
-    write_columns(x, m, s, x, log=log)
-    np.testing.assert_array_equal(x, out)
 
 
 # --- reads and memory -----------------------------------------------------------------------------

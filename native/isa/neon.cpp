@@ -9,8 +9,13 @@
 namespace osm::isa_neon {
 namespace {
 
+#ifdef OSM_OUTLINED  // under a sanitizer, whose checks make the inlined kernels take minutes to compile
+#define OSM_INLINE inline
+#define OSM_LAMBDA_INLINE
+#else
 #define OSM_INLINE inline __attribute__((always_inline))
 #define OSM_LAMBDA_INLINE __attribute__((always_inline))
+#endif
 // clang-format off: each builds on the ones before it
 #include "../simd/neon.h"
 

@@ -127,9 +127,9 @@ def _plan(isa: str | None, algorithm: str, threads: int | None, precision: str) 
     elif isa not in isas():
         known = " (built, but this CPU lacks it)" if isa in _core.compiled() else ""
         raise ValueError(f"isa is {isa!r}{known}: one of {', '.join(isas())} would do")
-    if algorithm not in _ALGORITHM:
+    if not isinstance(algorithm, str) or algorithm not in _ALGORITHM:
         raise ValueError(f"algorithm is {algorithm!r}: one of {', '.join(ALGORITHMS)} would do")
-    if precision not in PRECISIONS:
+    if not isinstance(precision, str) or precision not in PRECISIONS:
         raise ValueError(f"precision is {precision!r}: one of {', '.join(PRECISIONS)} would do")
     if threads is None:
         threads = defaults.threads
@@ -228,8 +228,9 @@ def _reduce(
     plan: _core.Plan,
     where: Array | None,
     b: Array | None,
+    dtype: np.dtype[Any] | None = None,
 ) -> tuple[Array, Array | None]:
-    shape, dtype = _left(x.shape, axes), state_dtype(x.dtype)
+    shape, dtype = _left(x.shape, axes), state_dtype(x.dtype) if dtype is None else dtype
     first = np.empty(shape, dtype)
     second = np.empty(shape, dtype) if op == "state" or b is not None else None
     _core.reduce_array(
@@ -238,6 +239,14 @@ def _reduce(
         *_optional(where), *_optional(b),
     )  # fmt: skip
     return first, second
+
+
+def _doubles(b: Array | None) -> Array | None:
+    """Weights in float64, without writing out what is broadcast."""
+    if b is None or b.dtype == np.float64:
+        return b
+    once = b[tuple(slice(0, 1) if step == 0 else slice(None) for step in b.strides)]
+    return np.broadcast_to(once.astype(np.float64), b.shape)
 
 
 def logsumexp(
@@ -260,8 +269,7 @@ def logsumexp(
 
     Cost: one read of x.
     """
-    weights = None if b is None else (b if b.dtype == np.float64 else b.astype(np.float64))
-    return _reduce("logsumexp", x, axes, _plan(isa, algorithm, threads, "exact"), where, weights)
+    return _reduce("logsumexp", x, axes, _plan(isa, algorithm, threads, "exact"), where, _doubles(b))
 
 
 def sign_of(lse: Array) -> Array:
@@ -274,15 +282,19 @@ def state(
     axes: tuple[int, ...],
     *,
     where: Array | None = None,
+    wide: bool = False,
     isa: str | None = None,
     threads: int | None = None,
 ) -> tuple[Array, Array]:
     """States (m, s) of x over `axes`, which are removed: the true maximum and the sum of exp(x - m).
 
+    `wide` keeps both in float64, as they are summed, for states that will be merged further.
+
     (-inf, 0) for rows with nothing in them, (NaN, NaN) for rows with a NaN, (+inf, number of +inf) for rows
     with +inf. float64 where x is, else float32. One read of x.
     """
-    m, s = _reduce("state", x, axes, _plan(isa, "auto", threads, "exact"), where, None)
+    dtype = np.dtype(np.float64) if wide else None
+    m, s = _reduce("state", x, axes, _plan(isa, "auto", threads, "exact"), where, None, dtype)
     assert s is not None  # states have both
     return m, s
 

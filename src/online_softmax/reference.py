@@ -80,7 +80,7 @@ def logsumexp(
         sign = np.where(lse == -np.inf, 0, np.where(np.isnan(lse), np.nan, 1))
     else:
         taken = _as_rows(np.where(keep, weights, 0), _axes(axis, array.ndim)).astype(_Wide)
-        lse, sign = _weighted(rows, taken, m)
+        lse, sign = _weighted(rows, taken)
     shape = _kept_shape(array.shape, _axes(axis, array.ndim), keepdims)
     found = [_narrow(a).reshape(shape) for a in (lse, sign)]
     if return_sign:
@@ -141,25 +141,24 @@ def _log_sum(rows: Array, m: Array) -> Array:
     return np.asarray(np.log(count) + np.log1p(rest / count))
 
 
-def _weighted(rows: Array, b: Array, m: Array) -> tuple[Array, Array]:
-    """(log(abs(sum)), sign) of sum(b * exp(x)); elements of weight 0 are -inf in `rows` already."""
-    m = m[..., 0]
-    infinite = rows == np.inf
+def _weighted(rows: Array, b: Array) -> tuple[Array, Array]:
+    """(log(abs(sum)), sign) of sum(b * exp(x)), as the sum of sign(b) * exp(x + log(abs(b)))."""
     with np.errstate(all="ignore"):
-        e = np.exp(rows - np.where(np.isinf(m), 0, m)[..., None])
-        # Beside a +inf nothing finite counts; b * 0 would turn an infinite b into NaN where b has dropped
-        # out.
-        e = np.where((m == np.inf)[..., None], infinite, e)
-        terms = np.where(b == 0, 0, b * e)
-        top = np.where(rows == m[..., None], terms, 0).sum(axis=-1)
+        heights = np.where(b == 0, -np.inf, rows + np.log(np.abs(b)))
+        m = np.max(heights, axis=-1, initial=-np.inf)
+        infinite = heights == np.inf
+        e = np.exp(heights - np.where(np.isinf(m), 0, m)[..., None])
+        # Beside a +inf nothing finite counts.
+        terms = np.sign(b) * np.where((m == np.inf)[..., None], infinite, np.where(b == 0, 0, e))
+        largest = heights == m[..., None]
+        top, rest = (np.where(part, terms, 0).sum(axis=-1) for part in (largest, ~largest))
         total = terms.sum(axis=-1)
-        rest = np.where(rows == m[..., None], 0, terms).sum(axis=-1)
         near = np.abs(rest) < np.abs(top) / 2
         log = np.where(near, np.log(np.abs(top)) + np.log1p(rest / top), np.log(np.abs(total)))
-        # +inf with weights of both signs is inf - inf.
+        # +inf of both signs is inf - inf.
         mixed = (infinite & (b > 0)).any(axis=-1) & (infinite & (b < 0)).any(axis=-1)
         lse = np.where(m == -np.inf, -np.inf, m + log)
-        lse = np.where(m == np.inf, np.where(np.isnan(total), np.nan, np.inf), lse)
+        lse = np.where(m == np.inf, np.inf, lse)
         lse, sign = (np.where(mixed | np.isnan(m), np.nan, a) for a in (lse, np.sign(total)))
     return lse, np.where(np.isnan(lse), np.nan, sign)
 

@@ -53,7 +53,10 @@ def parse_size(text: str) -> int:
         raise ValueError(
             f"--memory: {text!r} is not a size; give a number of bytes, or one with kB, MB, GB, KiB, MiB, GiB"
         )
-    return int(float(match[1]) * UNITS[match[2] or ""])
+    size = float(match[1]) * UNITS[match[2] or ""]
+    if size >= 2**63:
+        raise ValueError(f"--memory: {text[:20]!r} is more than any machine has; give a size below 8 EiB")
+    return int(size)
 
 
 def kernels(operation: Operation) -> streaming.Kernels:
@@ -61,14 +64,11 @@ def kernels(operation: Operation) -> streaming.Kernels:
     log = operation is Operation.log_softmax
 
     def state(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
-        m, s = cpu.state(x, axes)
+        m, s = cpu.state(x, axes, wide=True)
         return m, s
 
     def write(x: Array, m: Array, s: Array, out: Array, axes: tuple[int, ...]) -> None:
-        if x.ndim == 3:
-            streaming.write_columns(x, m, s, out, log=log)
-        else:
-            cpu.normalize(x, m, s, out, axes, log=log)
+        cpu.normalize(x, m, s, out, axes, log=log)
 
     def rows(x: Array, out: Array, axes: tuple[int, ...]) -> None:
         cpu.softmax(x, out, axes, log=log)

@@ -3,8 +3,7 @@
 Imports `online_softmax.state` alone; kernels are handed in by the caller.
 """
 
-from .columns import write_columns
 from .one_pass import OPERATIONS, Kernels, RunResult, run
 from .readers import FileError, Header, NpyReader
 
-__all__ = ["OPERATIONS", "FileError", "Header", "Kernels", "NpyReader", "RunResult", "run", "write_columns"]
+__all__ = ["OPERATIONS", "FileError", "Header", "Kernels", "NpyReader", "RunResult", "run"]

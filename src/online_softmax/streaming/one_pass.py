@@ -199,8 +199,7 @@ class _Job:
     def _write(self, x: Array, m: Array, s: Array) -> None:
         if self.kernels.write is None:
             raise TypeError("kernels: this operation writes every element and needs kernels.write")
-        precision = np.float64 if x.dtype == np.float64 else np.float32
-        self.kernels.write(x, m.astype(precision), s.astype(precision), x, (1,))
+        self.kernels.write(x, m, s, x, (1,))
 
 
 def _double(block: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -1,0 +1,116 @@
+"""Faults that were found by trying to break the library, each kept as its kind."""
+
+import copy
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from helpers import assert_close, assert_same_bits, bound
+
+import online_softmax as osm
+from online_softmax import cpu, reference
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(("shape", "axis"), [((2, 70, 4100), 1), ((3, 5000), 1), ((3, 40, 7), (0, 2))])
+def test_write_pass_from_states(shape, axis, dtype, log):
+    """Rows, columns and several axes, special rows included; into other memory and in place."""
+    x = np.random.default_rng(5).normal(0, 5, shape).astype(dtype)
+    x[0, ..., 0] = -np.inf
+    x[1, 3] = np.nan if x.ndim == 2 else x[1, 3]
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    m, s = cpu.state(x, axes, wide=True)
+    out = np.empty_like(x)
+    cpu.normalize(x, m, s, out, axes, log=log)
+    op = "log_softmax" if log else "softmax"
+    last = tuple(range(-len(axes), 0))
+    rows, got = (np.moveaxis(a, axes, last) for a in (x, out))
+    rows, got = (a.reshape(*a.shape[: a.ndim - len(axes)], -1) for a in (rows, got))
+    exact = getattr(reference, op)(rows)
+    assert_close(got, exact, bound(op, rows.astype(np.float64), exact, x.dtype), op)
+    cpu.normalize(x, m, s, x, axes, log=log)
+    assert_same_bits(x, out)
+
+
+@pytest.mark.parametrize(
+    ("x", "b", "expected"),
+    [
+        ([130.0, 0.0], [1e-60, 1.0], np.log1p(np.exp(130.0) * 1e-60)),
+        ([200.0, 0.0], [1e-90, 1.0], np.log1p(np.exp(200.0) * 1e-90)),
+        ([-2000.0, 0.0], [np.inf, 1.0], np.inf),
+        ([np.inf, 0.0], [np.inf, -np.inf], np.nan),
+        ([0.0, 0.0], [1e308, 1e308], np.log(1e308) + np.log(2)),
+    ],
+)
+def test_weights_count_in_the_pivot(x, b, expected):
+    """The largest term is the largest x + log|b|, not the largest x."""
+    for function in (osm.logsumexp, reference.logsumexp):
+        np.testing.assert_allclose(function(np.array(x), b=np.array(b)), expected, rtol=1e-13)
+
+
+def test_broadcast_weights_are_not_written_out():
+    x = np.broadcast_to(np.float32(0), (2, 1 << 22))
+    weights = cpu._doubles(np.broadcast_to(np.float32(2), x.shape))
+    assert weights.strides == (0, 0)
+    np.testing.assert_allclose(osm.logsumexp(x, b=np.float32(2)), np.log(2.0 * (1 << 22)), rtol=1e-7)
+
+
+def test_a_row_alone_has_the_bits_it_has_in_a_batch():
+    """Rows whose elements are not adjacent: also as a 1-d view, where no neighbour is left."""
+    rng = np.random.default_rng(1)
+    for dtype in (np.float32, np.float64, np.float16):
+        x, y = rng.normal(size=(300, 2)).astype(dtype), rng.normal(size=(5, 300)).astype(dtype)[:, ::-1]
+        for algorithm in ("auto", "online", "cached"):
+            assert_same_bits(
+                osm.softmax(x, 0, algorithm=algorithm)[:, 0], osm.softmax(x[:, 0], algorithm=algorithm)
+            )
+            assert_same_bits(osm.softmax(y, algorithm=algorithm)[0], osm.softmax(y[0], algorithm=algorithm))
+
+
+def test_a_strided_result_has_the_bits_of_a_dense_one():
+    x = np.random.default_rng(2).normal(size=(7, 5000)).astype(np.float32)
+    for shape in ((7, 10000), (5000, 7)):
+        out = np.empty(shape, np.float32)
+        out = out[:, ::2] if shape[0] == 7 else out.T
+        assert_same_bits(osm.softmax(x, out=out), osm.softmax(x))
+
+
+def test_every_lse_near_zero_keeps_its_bits():
+    x = np.array([[0.0, -40.0]], np.float32)
+    exact = np.log1p(np.exp(-40.0))
+    for lse in (osm.logsumexp(x)[0], osm.softmax_topk(x, 1).lse[0]):
+        assert abs(lse - exact) <= 2.0**-22 * exact
+
+
+def test_log_softmax_near_zero_is_exact_at_any_gap():
+    for gap in (1.0, 20.0, 50.0, 87.0):
+        x = np.array([gap / 3, gap / 3 - gap], np.float32)
+        exact = -np.log1p(np.exp(np.float64(x[1]) - np.float64(x[0])))
+        assert abs(osm.log_softmax(x)[0] - exact) <= 2.0**-22 * abs(exact)
+
+
+def test_no_memory_is_an_error_and_not_the_end():
+    """A thread that finds no memory hands its error to the caller."""
+    code = """
+import numpy as np, online_softmax as osm
+try:
+    osm.logsumexp(np.broadcast_to(np.float32(0), (2, 1 << 50)), algorithm="three_pass", threads=2)
+except MemoryError:
+    print("MemoryError", osm.logsumexp(np.zeros((600, 1000), np.float32), threads=2)[0])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split()[0] == "MemoryError", done.stderr
+    np.testing.assert_allclose(float(done.stdout.split()[1]), np.log(1000), rtol=1e-6)
+
+
+def test_names_of_a_wrong_type_are_named():
+    for name in ("algorithm", "precision"):
+        with pytest.raises(ValueError, match=name):
+            osm.softmax(np.zeros(3), **{name: [1]})
+
+
+def test_states_copy():
+    state = osm.SoftmaxState.of(np.arange(6.0).reshape(2, 3))
+    assert copy.deepcopy(state) == state
