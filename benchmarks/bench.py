@@ -22,7 +22,7 @@ from benchmarks.measure import interleave, warm
 from benchmarks.ours import ceilings, ours
 from benchmarks.peers import peers
 
-BUDGET = 6.0  # seconds of measuring a workload
+BUDGET = 5.0  # seconds of measuring a workload
 
 
 def measure(workload: Workload, budget: float) -> dict[str, Any]:
