@@ -38,7 +38,7 @@ bench: $(VENV)/.package $(VENV)/.extra-bench ## ratios to the peers and to this 
 	$(BIN)/python -m benchmarks.small_calls $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.busy_core $(BENCH_FLAGS)
 	$(if $(QUICK),,$(BIN)/online-softmax report > benchmarks/results/report.txt)
-	$(BIN)/python -m benchmarks.table $(or $(BENCH_FLAGS),--readme README.md) $(if $(QUICK),,--readme README.md)
+	$(BIN)/python -m benchmarks.table $(BENCH_FLAGS) $(if $(QUICK),,--readme README.md)
 
 lint: $(VENV)/lint/.ready ## ruff, mypy --strict, clang-format
 	$(VENV)/lint/bin/ruff check .
