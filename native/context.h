@@ -19,6 +19,8 @@ constexpr int64_t kParallelElements = 200000;
 constexpr int64_t kStreamBytes = 8 << 20;
 constexpr int64_t kItemBytes = 256 << 10;  // about what one claim of a thread reads
 
+// Most results put down at once.
+constexpr int64_t kBatch = 256;
 // Columns up to this length keep their exponentials in cache between the passes.
 constexpr int64_t kColumnCached = 1024;
 
@@ -79,7 +81,7 @@ double log_sum(const RowState& st, const Rest& rest) {
 // log-sum-exps of n rows from their states; sharpened as above where the result is so near 0 that it shows.
 inline void put_lse(const Context& c, const RowState* states, const int64_t* at, int64_t n,
                     const std::function<RowState(int64_t, int64_t*)>& rest) {
-  double lse[64];
+  double lse[kBatch];
   c.problem.isa->finish(states, lse, n);
   for (int64_t i = 0; i < n; ++i) {
     if (std::fabs(lse[i]) < 0.25 && blunt(states[i]))

@@ -97,37 +97,54 @@ Swept sweep(const Sweep<T, E, R>& given, int64_t cols, char* space) {
     w.kept += head, w.prev += head, w.y += head;
   }
 
-  const int64_t pairs = cols / P, joint = kWrites ? (cols - head) / P : pairs;
-  for (int64_t start = 0; start < joint; start += kBlock) {
-    const int64_t stop = start + kBlock < joint ? start + kBlock : joint;
+  // Pairs are grouped by their own places alone, so that sums never depend on where the written row's lines start. The
+  // written row has its whole pairs in [0, joint); what it has beyond goes out before exponentials take its place.
+  const int64_t pairs = cols / P, joint = kWrites ? (cols - head) / P : 0;
+  int64_t written = 0;
+  const auto write_up_to_end = [&](T* y) OSM_LAMBDA_INLINE {
+    const int64_t from = written, rest = cols - head - joint * P;
+    for (; written < joint; ++written)
+      sweep_pairs<1, T, E, R, false, false, false, kWrite, kPut>(w, written * P, y + (written - from) * P, m0, m1,
+                                                                 group);
+    if (rest) write_some(joint * P, rest, y + (joint - from) * P);
+    written = joint + 1;
+  };
+  for (int64_t start = 0; start < pairs; start += kBlock) {
+    const int64_t stop = start + kBlock < pairs ? start + kBlock : pairs;
     T* y = w.y + start * P;
     if constexpr (kBuffer) y = lines.place();
     int64_t j = start;
     V sum = V::set(0);
     for (; j + G <= stop; j += G) {
-      sweep_pairs<G, T, E, R, kMax, kExp, kKeep, kWrite, kPut>(w, j * P, y + (j - start) * P, m0, m1, group);
+      if (kWrites && j + G <= joint) {
+        sweep_pairs<G, T, E, R, kMax, kExp, kKeep, kWrite, kPut>(w, j * P, y + (j - start) * P, m0, m1, group);
+        written = j + G;
+      } else {
+        if (kWrites && written <= joint) write_up_to_end(y + (written - start) * P);
+        sweep_pairs<G, T, E, R, kMax, kExp, kKeep, Write::none, Store::plain>(w, j * P, nullptr, m0, m1, group);
+      }
       if constexpr (kExp && E::kFoldEach) total.fold(group);
       if constexpr (kExp && !E::kFoldEach) sum = add(sum, group);
     }
     for (; j < stop; ++j) {
-      sweep_pairs<1, T, E, R, kMax, kExp, kKeep, kWrite, kPut>(w, j * P, y + (j - start) * P, m0, m1, group);
+      if (kWrites && j < joint) {
+        sweep_pairs<1, T, E, R, kMax, kExp, kKeep, kWrite, kPut>(w, j * P, y + (j - start) * P, m0, m1, group);
+        written = j + 1;
+      } else {
+        if (kWrites && written <= joint) write_up_to_end(y + (written - start) * P);
+        sweep_pairs<1, T, E, R, kMax, kExp, kKeep, Write::none, Store::plain>(w, j * P, nullptr, m0, m1, group);
+      }
       if constexpr (kExp) sum = add(sum, group);
     }
     if constexpr (kExp) total.fold(sum);
     if constexpr (kBuffer) lines.advance((stop - start) * P * (int64_t)sizeof(T));
   }
   if constexpr (kWrites) {
-    const int64_t rest = cols - head - joint * P;
-    if (rest) write_some(joint * P, rest, kBuffer ? lines.place() : w.y + joint * P);
+    if (written <= joint) write_up_to_end(kBuffer ? lines.place() : w.y + written * P);
     if constexpr (kBuffer) {
-      lines.advance(rest * (int64_t)sizeof(T));
+      lines.advance((cols - joint * P) * (int64_t)sizeof(T));
       lines.end();
     }
-  }
-  // What the shift leaves over of the other rows: less than a pair.
-  for (int64_t j = joint; j < pairs; ++j) {
-    sweep_pairs<1, T, E, R, kMax, kExp, kKeep, Write::none, Store::plain>(w, j * P, nullptr, m0, m1, group);
-    if constexpr (kExp) total.fold(group);
   }
   const int64_t done = pairs * P, left = cols - done;
   if (left) {

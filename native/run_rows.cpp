@@ -8,12 +8,12 @@ namespace osm {
 // ---- rows of adjacent elements
 
 static void reduce_rows(const Context& c, RowsJob job, int64_t from, int64_t to) {
-  RowState states[64];
-  int64_t at[64];
+  RowState states[kBatch];
+  int64_t at[kBatch];
   const Dim& inner = c.layout.inner();
   for (int64_t r = from; r < to;) {
     const Place p = c.layout.place(r);
-    const int64_t n = std::min({(int64_t)64, to - r, inner.size - p.inner});
+    const int64_t n = std::min({kBatch, to - r, inner.size - p.inner});
     job.x = c.problem.x + p.x, job.x_stride = inner.x;
     job.rows = n, job.states = states;
     c.kernels.rows(job);
@@ -30,8 +30,8 @@ static void reduce_rows(const Context& c, RowsJob job, int64_t from, int64_t to)
 
 static void map_rows(const Context& c, RowsJob job, int64_t from, int64_t to) {
   const Dim& inner = c.layout.inner();
-  RowState states[64];
-  const int64_t most = c.problem.given ? 64 : INT64_MAX;
+  RowState states[kBatch];
+  const int64_t most = c.problem.given ? kBatch : INT64_MAX;
   for (int64_t r = from; r < to;) {
     const Place p = c.layout.place(r);
     job.rows = std::min({to - r, inner.size - p.inner, most});
