@@ -1,0 +1,44 @@
+"""The float32 exp of the kernels, over every float32 in (-104, 0]."""
+
+import numpy as np
+import pytest
+
+from online_softmax import cpu
+
+LAST = np.float32(-104).view(np.uint32)  # bit patterns from -0 to -104 are consecutive integers
+CHUNK = 1 << 20
+#: Units in the last place of float32. Half a unit is the final rounding; the rest is the reduction's and the
+#: polynomial's and, where the result is subnormal, a second rounding.
+BOUND = 1.0
+
+
+def worst(bits: np.ndarray, isa: str) -> float:
+    """Largest error over these arguments, in ulps of the true value."""
+    x = bits.view(np.float32)
+    exact = np.exp(x.astype(np.float64))
+    # 2**(exponent - 23), by taking the mantissa's bits off: far quicker than frexp and ldexp.
+    unit = ((exact.view(np.int64) & (0x7FF << 52)) - (23 << 52)).view(np.float64)
+    return float(np.max(np.abs(cpu.exp(x, isa=isa) - exact) / np.maximum(unit, 2.0**-149)))
+
+
+def test_every_argument():
+    """All 1.1e9 of them, with the default instruction set."""
+    first, end = int(np.float32(-0.0).view(np.uint32)), int(LAST)
+    error = 0.0
+    for start in range(first, end, CHUNK):
+        error = max(error, worst(np.arange(start, min(start + CHUNK, end), dtype=np.uint32), cpu.default_isa()))
+    assert 0.5 <= error <= BOUND
+    print(f"exp: at most {error:.4f} ulp with {cpu.default_isa()}")
+
+
+@pytest.mark.parametrize("isa", cpu.isas())
+def test_a_sample_with_each_instruction_set(isa):
+    bits = np.arange(np.float32(-0.0).view(np.uint32), LAST, 4001, dtype=np.uint32)
+    assert worst(bits, isa) <= BOUND
+
+
+def test_edges():
+    x = np.array([0.0, -0.0, -np.inf, np.nan, np.inf, 88.72, 89.0, -103.97, -104.0], np.float32)
+    with np.errstate(over="ignore"):
+        expected = np.exp(x.astype(np.float64)).astype(np.float32)
+    np.testing.assert_allclose(cpu.exp(x), expected, rtol=2.0**-22)
