@@ -81,7 +81,8 @@ def softmax(
     """
     if (
         type(x) is _ndarray and (axis is LAST_AXIS or axis is _MINUS_ONE) and algorithm is _AUTO
-        and where is None and dtype is None and dim is None and isa is None and threads is None
+        and where is None and dtype is None and dim is None and isa is None
+        and (threads is None or (type(threads) is int and threads > 0))
         and precision is _EXACT and order is _ROW
     ):  # fmt: skip
         if out is None:
@@ -107,7 +108,8 @@ def log_softmax(
     """
     if (
         type(x) is _ndarray and (axis is LAST_AXIS or axis is _MINUS_ONE) and algorithm is _AUTO
-        and where is None and dtype is None and dim is None and isa is None and threads is None
+        and where is None and dtype is None and dim is None and isa is None
+        and (threads is None or (type(threads) is int and threads > 0))
         and precision is _EXACT and order is _ROW
     ):  # fmt: skip
         if out is None:
@@ -141,7 +143,8 @@ def logsumexp(
     if (
         type(x) is _ndarray and (axis is LAST_AXIS or axis is _MINUS_ONE) and algorithm is _AUTO
         and b is None and where is None and keepdims is False and return_sign is False and dim is None
-        and isa is None and threads is None and order is _ROW
+        and isa is None
+        and (threads is None or (type(threads) is int and threads > 0)) and order is _ROW
     ):  # fmt: skip
         small = _core.logsumexp_small(x)
         if small is not None:
