@@ -258,13 +258,13 @@ struct Cols {
       const int64_t pairs = (wide + P - 1) / P;
       for (int64_t p = 0; p < pairs; ++p)
         for (int64_t i = 0; i < P; ++i) strip[p].m[i] = lowest, strip[p].s[i] = 0;
-      if (job.op == Op::state)
-        each_block(
-            [&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) { push<State>(c0, c1, j, n, strip[p]); }, j0,
-            pairs);
-      else
-        each_block([&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) { push<Sum>(c0, c1, j, n, strip[p]); },
-                   j0, pairs);
+      const auto pushes = [&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) {
+        if (job.op == Op::state)
+          push<State>(c0, c1, j, n, strip[p]);
+        else
+          push<Sum>(c0, c1, j, n, strip[p]);
+      };
+      each_block<kColsBlock>(j0, pairs, pushes);
       for (int64_t p = 0; p < pairs; ++p) {
         const int64_t j = j0 + p * P, n = job.count - j < P ? job.count - j : P;
         // Lanes of -inf alone have summed nothing but the floor.
@@ -273,23 +273,25 @@ struct Cols {
         else
           put_states(strip[p], j, n);
       }
-      if (job.op == Op::softmax)
-        each_block([&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) { map<Main>(c0, c1, j, n, strip[p]); },
-                   j0, pairs);
-      else if (job.op == Op::log_softmax)
-        each_block([&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) { logs(c0, c1, j, n, strip[p]); }, j0,
-                   pairs);
+      if (!writes()) continue;
+      // Few rows at a time: as many streams to memory as it keeps open.
+      each_block<kColsWrite>(j0, pairs, [&](int64_t c0, int64_t c1, int64_t p, int64_t j, int64_t n) {
+        if (job.op == Op::softmax)
+          map<Main>(c0, c1, j, n, strip[p]);
+        else
+          logs(c0, c1, j, n, strip[p]);
+      });
     }
   }
-  template <class F>
-  void each_block(const F& f, int64_t j0, int64_t pairs) const {
-    for (int64_t c = 0; c < job.length; c += kColsBlock) {
-      const int64_t stop = c + kColsBlock < job.length ? c + kColsBlock : job.length;
+  template <int64_t rows, class F>
+  void each_block(int64_t j0, int64_t pairs, const F& f) const {
+    for (int64_t c = 0; c < job.length; c += rows) {
+      const int64_t stop = c + rows < job.length ? c + rows : job.length;
       for (int64_t p = 0; p < pairs; ++p) {
         const int64_t j = j0 + p * P;
         // The lines of this pair one block on are fetched while this block is worked on.
-        for (int64_t i = c + kColsBlock; i < stop + kColsBlock && i < job.length; ++i) prefetch_line(i, j);
-        f(c, stop, p, j, job.count - j < P ? job.count - j : P);
+        for (int64_t i = c + rows; i < stop + rows && i < job.length; ++i) prefetch_line(i, j);
+        f(c, stop, p, j, live(j));
       }
     }
   }
