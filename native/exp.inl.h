@@ -71,49 +71,33 @@ OSM_INLINE void polynomial(const V (&f)[n], V (&q)[n]) {
   OSM_EACH q[i] = fma(q[i], f[i], V::set(1));
 }
 
-// For sums, and for results of 16 bits: d is rounded once (relative error of a term u*|d|, weighted by the term itself
-// in a sum: at most u*ln(n) in all), the low word of log2(e) is left out (1.3e-8*|d|).
-template <class V, int degree>
-struct ExpLight {
-  static constexpr bool kFoldEach = false;  // see sweep(): how often a sum goes over to double
+// By the difference itself. Light, for sums and for results of 16 bits: d is rounded once (relative error of a term
+// u*|d|, weighted by the term itself in a sum: at most u*ln(n) in all), the low word of log2(e) is left out
+// (1.3e-8*|d|). Far, with the low word: exact reduction where d is exact, that is for large m.
+template <class V, int degree, bool low_word>
+struct ExpDirect {
+  static constexpr bool kFoldEach = low_word;  // see sweep(): how often a sum goes over to double
   static double top(double) { return 1.0; }
   using S = typename V::Scalar;
   using C = Log2e<V>;
   V m;
-  OSM_INLINE explicit ExpLight(S pivot) : m(V::set(pivot)) {}
-  OSM_INLINE explicit ExpLight(V pivot) : m(pivot) {}
+  OSM_INLINE explicit ExpDirect(S pivot) : m(V::set(pivot)) {}
+  OSM_INLINE explicit ExpDirect(V pivot) : m(pivot) {}
   template <int n>
   OSM_INLINE void operator()(V (&x)[n]) const {
     V d[n], z[n], f[n];
     OSM_EACH d[i] = max(V::set(C::floor), sub(x[i], m));
     OSM_EACH z[i] = fma(d[i], V::set(C::high), V::set(C::magic));
     OSM_EACH f[i] = fms(d[i], V::set(C::high), sub(z[i], V::set(C::magic)));
+    if constexpr (low_word) OSM_EACH f[i] = fma(d[i], V::set(C::low), f[i]);
     polynomial<degree>(f, x);
     OSM_EACH x[i] = shift_exponent(x[i], z[i]);
   }
 };
-
-// As ExpLight with the low word: exact reduction where d is exact (large m).
 template <class V, int degree>
-struct ExpFar {
-  static constexpr bool kFoldEach = true;
-  static double top(double) { return 1.0; }
-  using S = typename V::Scalar;
-  using C = Log2e<V>;
-  V m;
-  OSM_INLINE explicit ExpFar(S pivot) : m(V::set(pivot)) {}
-  OSM_INLINE explicit ExpFar(V pivot) : m(pivot) {}
-  template <int n>
-  OSM_INLINE void operator()(V (&x)[n]) const {
-    V d[n], z[n], f[n];
-    OSM_EACH d[i] = max(V::set(C::floor), sub(x[i], m));
-    OSM_EACH z[i] = fma(d[i], V::set(C::high), V::set(C::magic));
-    OSM_EACH f[i] = fms(d[i], V::set(C::high), sub(z[i], V::set(C::magic)));
-    OSM_EACH f[i] = fma(d[i], V::set(C::low), f[i]);
-    polynomial<degree>(f, x);
-    OSM_EACH x[i] = shift_exponent(x[i], z[i]);
-  }
-};
+using ExpLight = ExpDirect<V, degree, false>;
+template <class V, int degree>
+using ExpFar = ExpDirect<V, degree, true>;
 
 // For results in float and narrower, |m| < limit: the pivot is N = round(m*log2(e)), an integer, so f = x*log2(e) - (n
 // + N) takes one fused multiply-add and one rounding of a number below 1/2, whatever x and m are: the rounding of x -

@@ -19,14 +19,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from online_softmax import _core
 from online_softmax import state as law
 from online_softmax.numerics import bounds
 from online_softmax.state import SoftmaxState
-
-try:
-    from online_softmax import _core
-except ImportError:
-    _core = None
 
 INF, NAN = math.inf, math.nan
 IDENTITY = (-INF, 0.0)
@@ -71,17 +67,12 @@ def in_python(dtype: str) -> Transcription:
     return Transcription(f"python.{dtype}", dtype, merge, push)
 
 
-TRANSCRIPTIONS = [in_python("float64"), in_python("float32")]
-if hasattr(_core, "law_merge"):
-    TRANSCRIPTIONS.append(Transcription("core.float64", "float64", _core.law_merge, _core.law_push))
-CORE_MISSING = pytest.param(
-    None, id="core.float64", marks=pytest.mark.skip(reason="online_softmax._core.law_merge is not built")
-)
-every = pytest.mark.parametrize(
-    "t",
-    [pytest.param(t, id=t.name) for t in TRANSCRIPTIONS]
-    + ([] if hasattr(_core, "law_merge") else [CORE_MISSING]),
-)
+TRANSCRIPTIONS = [
+    in_python("float64"),
+    in_python("float32"),
+    Transcription("core.float64", "float64", _core.law_merge, _core.law_push),
+]
+every = pytest.mark.parametrize("t", [pytest.param(t, id=t.name) for t in TRANSCRIPTIONS])
 few = settings(deadline=None, max_examples=60, derandomize=True)
 
 
