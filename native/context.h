@@ -47,7 +47,7 @@ struct Context {
   int threads;
 
   explicit Context(const Problem& p)
-      : problem(p), kernels(p.isa->kernels[(int)p.dtype]), layout(p), size((int64_t)dtype_size(p.dtype)) {
+      : problem(p), kernels(kernels_of(*p.isa, p.dtype, p.fast)), layout(p), size((int64_t)dtype_size(p.dtype)) {
     plain = !p.where && !p.weights;
     adjacent = layout.adjacent(size);
     if (p.algorithm != kAuto)

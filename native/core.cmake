@@ -12,11 +12,15 @@ target_link_libraries(online_softmax_core PUBLIC Threads::Threads)
 target_compile_options(online_softmax_core PRIVATE -Wall -Wextra -ffp-contract=off -fno-math-errno)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
-  target_sources(online_softmax_core PRIVATE ${CORE_DIR}/isa/avx2.cpp ${CORE_DIR}/isa/avx512.cpp)
+  target_sources(online_softmax_core PRIVATE
+    ${CORE_DIR}/isa/avx2.cpp ${CORE_DIR}/isa/avx512.cpp ${CORE_DIR}/isa/avx512_log16.cpp)
   set_source_files_properties(${CORE_DIR}/isa/avx2.cpp PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
   # GCC 12 warns about the undefined registers inside its own AVX-512 header.
-  set_source_files_properties(${CORE_DIR}/isa/avx512.cpp PROPERTIES
-    COMPILE_OPTIONS "-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mf16c;-mprefer-vector-width=512;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>;$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized>")
+  set(AVX512 "-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mf16c;-mprefer-vector-width=512")
+  string(APPEND AVX512 ";$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>;$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized>")
+  set_source_files_properties(${CORE_DIR}/isa/avx512.cpp PROPERTIES COMPILE_OPTIONS "${AVX512}")
+  set_source_files_properties(${CORE_DIR}/isa/avx512_log16.cpp PROPERTIES
+    COMPILE_OPTIONS "${AVX512};-mavx512vbmi;-mavx512bf16")
   target_compile_definitions(online_softmax_core PRIVATE OSM_X86=1)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|ARM64")
   target_sources(online_softmax_core PRIVATE ${CORE_DIR}/isa/neon.cpp)

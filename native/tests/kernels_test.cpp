@@ -27,7 +27,7 @@ struct Variant {
   bool fast, stream;
   Where where;
 
-  const Kernels& kernels() const { return isa->kernels[(int)dtype]; }
+  const Kernels& kernels() const { return osm::kernels_of(*isa, dtype, fast); }
   int64_t size() const { return (int64_t)osm::dtype_size(dtype); }
   std::string id() const {
     return std::string(name_of(op)) + "." + short_name(dtype) + "." + isa->name + "." + name_of(algorithm) +
@@ -156,7 +156,9 @@ void test_rows(const Isa* isa, Dtype dtype) {
   unsigned seed = 1;
   for (int64_t cols : kLengths)
     for (Fill fill : {Fill::near, Fill::wide, Fill::special}) {
-      const Table t = table_of(dtype, fill == Fill::special ? 6 : 3, cols, fill, false, ++seed);
+      // Some kernels take eight rows of up to 256 elements at a time: twice that, and some that are left.
+      const int64_t rows = cols <= 257 && seed % 4 == 0 ? 19 : fill == Fill::special ? 6 : 3;
+      const Table t = table_of(dtype, rows, cols, fill, false, ++seed);
       const Truth truth = truth_of(t);
       Bits seen;
       each_variant(isa, dtype, fill, false, [&](const Variant& v) {
