@@ -31,11 +31,11 @@ template <class T, class R>
 void map_row(const T* x, T* y, int64_t n, const R& result, Store how, char* space) {
   const Sweep<T, NoExp, R> w{nullptr, nullptr, nullptr, kNoExp, nullptr, x, result, y};
   if (how == Store::stream)
-    sweep<T, NoExp, R, false, false, false, Write::mapped, Store::stream>(w, n, space);
+    sweep<T, NoExp, R, Top::none, false, false, Write::mapped, Store::stream>(w, n, space);
   else if (how == Store::lines)
-    sweep<T, NoExp, R, false, false, false, Write::mapped, Store::lines>(w, n, space);
+    sweep<T, NoExp, R, Top::none, false, false, Write::mapped, Store::lines>(w, n, space);
   else
-    sweep<T, NoExp, R, false, false, false, Write::mapped, Store::plain>(w, n, space);
+    sweep<T, NoExp, R, Top::none, false, false, Write::mapped, Store::plain>(w, n, space);
 }
 
 // The write pass, given the state; log_s is log(s), for log_softmax.
@@ -47,13 +47,15 @@ void write_row(Op op, const T* x, T* y, int64_t n, RowState st, double log_s, St
   if (!ordinary(st.m, st.s)) return fill_nan(y, n);
   if (op == Op::log_softmax)
     map_row(x, y, n, LogShift<T>(st.m, log_s), how, space);
-  else if (__builtin_fabs(st.m) >= Log2e<V>::limit)
+  else if (!near<T>(st.m))
     map_row(x, y, n,
             Softmaxed<ExpFar<V, Of<T>::kDegree>, R>{ExpFar<V, Of<T>::kDegree>((S)st.m), R(st.s / unscale<T>())}, how,
             space);
   else {
     using E = typename Of<T>::Main;
-    map_row(x, y, n, Softmaxed<E, R>{E((S)st.m), R(st.s / unscale<T>() * E::top(st.m))}, how, space);
+    const double apart = st.m - E::reference(st.m);
+    const double s = st.s / unscale<T>() * (apart == 0 ? 1.0 : __builtin_exp(apart));
+    map_row(x, y, n, Softmaxed<E, R>{E((S)st.m), R(s)}, how, space);
   }
 }
 
@@ -82,9 +84,9 @@ void online_rows(const RowsJob& job) {
   const Store how = row_store<T>(job);
   for (int64_t r = 0; r < job.rows; ++r) {
     const T* x = x_row<T>(job, r);
-    const RowState st = job.op == Op::state     ? row_state<T, typename Of<T>::State>(x, job.cols)
-                        : job.op == Op::softmax ? row_state<T, typename Of<T>::Main>(x, job.cols)
-                                                : row_state<T, typename Of<T>::Sum>(x, job.cols);
+    const RowState st = job.op == Op::softmax ? row_state<T, typename Of<T>::Main>(x, job.cols)
+                        : job.op == Op::lse   ? row_state<T, typename Of<T>::Sum>(x, job.cols)
+                                              : row_state<T, typename Of<T>::State>(x, job.cols);
     if (writes(job))
       write_row(job.op, x, y_row<T>(job, r), job.cols, st, log_if(job, x, st), how, job.scratch);
     else
@@ -97,7 +99,7 @@ void online_rows(const RowsJob& job) {
 template <class T, class E>
 double sum_pass(const T* x, int64_t n, const E& e) {
   const Sweep<T, E, NoExp> w{nullptr, x, nullptr, e, nullptr, nullptr, kNoExp, nullptr};
-  return sweep<T, E, NoExp, false, true, false, Write::none, Store::plain>(w, n, nullptr).sum;
+  return sweep<T, E, NoExp, Top::none, true, false, Write::none, Store::plain>(w, n, nullptr).sum;
 }
 
 template <class T>
@@ -108,16 +110,14 @@ void three_pass_rows(const RowsJob& job) {
   for (int64_t r = 0; r < job.rows; ++r) {
     const T* x = x_row<T>(job, r);
     const double m = row_max(x, job.cols);
+    using Main = typename Of<T>::Main;
     const S p = (S)pivot(m);
-    const bool near = __builtin_fabs(pivot(m)) < Log2e<V>::limit;
-    double s;
-    if (job.op == Op::softmax)
-      s = near ? sum_pass(x, job.cols, typename Of<T>::Main(p)) / Of<T>::Main::top((double)p)
-               : sum_pass(x, job.cols, ExpFar<V, Of<T>::kDegree>(p));
-    else
-      s = job.op == Op::state ? sum_pass(x, job.cols, typename Of<T>::State(p))
-                              : sum_pass(x, job.cols, typename Of<T>::Sum(p));
-    const RowState st = ordinary(m, s) ? RowState{m, s * unscale<T>()} : special(x, job.cols, m, s);
+    const bool main = job.op == Op::softmax && near<T>((double)p);
+    const double s = main                      ? sum_pass(x, job.cols, Main(p))
+                     : job.op == Op::softmax ? sum_pass(x, job.cols, ExpFar<V, Of<T>::kDegree>(p))
+                                             : sum_pass(x, job.cols, typename Of<T>::State(p));
+    const RowState st = ordinary(m, s) ? RowState{main ? Main::reference(m) : m, s * unscale<T>()}
+                                       : special(x, job.cols, m, s);
     if (writes(job))
       write_row(job.op, x, y_row<T>(job, r), job.cols, st, log_if(job, x, st), how, job.scratch);
     else
@@ -144,86 +144,129 @@ void naive_rows(const RowsJob& job) {
 
 // ---- cached: the row is read from memory once
 
-// Three rows in flight: maximum of row r + 1, exponentials of row r, results of row r - 1.
+// Two rows in flight: exponentials of row r, results of row r - 1; and where the pivot must be the maximum, that of row r
+// + 1 as the third.
 template <class T>
 struct Pipeline {
   using V = typename Of<T>::V;
   using S = typename Of<T>::S;
   using R = typename ScaleOf<T>::type;
+  using Far = ExpFar<V, Of<T>::kDegree>;
   const RowsJob& job;
   Store how;
   S* keep;  // exponentials of one row: each is written out just before the next row's takes its place
   char* space;
-  double before_log = 0;  // log(s) of the row before, for log_softmax
+  RowState before{0, 0};   // of the row before
+  double before_log = 0;   // log(s) of the row before, for log_softmax
+  bool waits = false;      // the row before is to be written
 
   explicit Pipeline(const RowsJob& j) : job(j), how(row_store<T>(j)) {
     keep = (S*)job.scratch;
     space = (char*)(keep + padded<T>(job.cols));
   }
 
-  template <class E, class Q, bool kKeep, Write kWrite, Store kStore>
+  template <class E, class Q, Top kTop, bool kKeep, Write kWrite, Store kStore>
   Swept step(int64_t r, const E& e, const Q& result) {
     const int64_t ahead = r + 1 < job.rows ? r + 1 : r;
     T* y = kWrite == Write::none ? nullptr : y_row<T>(job, r - 1);
     const T* prev = kWrite == Write::none ? nullptr : x_row<T>(job, r - 1);
     const Sweep<T, E, Q> w{x_row<T>(job, ahead), x_row<T>(job, r), keep, e, keep, prev, result, y};
-    return sweep<T, E, Q, true, true, kKeep, kWrite, kStore>(w, job.cols, space);
+    return sweep<T, E, Q, kTop, true, kKeep, kWrite, kStore>(w, job.cols, space);
   }
-  template <class E, class Q, bool kKeep, Write kWrite>
+  template <class E, class Q, Top kTop, bool kKeep, Write kWrite>
   Swept stored(int64_t r, const E& e, const Q& result) {
-    if (how == Store::stream) return step<E, Q, kKeep, kWrite, Store::stream>(r, e, result);
-    if (how == Store::lines) return step<E, Q, kKeep, kWrite, Store::lines>(r, e, result);
-    return step<E, Q, kKeep, kWrite, Store::plain>(r, e, result);
+    if (how == Store::stream) return step<E, Q, kTop, kKeep, kWrite, Store::stream>(r, e, result);
+    if (how == Store::lines) return step<E, Q, kTop, kKeep, kWrite, Store::lines>(r, e, result);
+    return step<E, Q, kTop, kKeep, kWrite, Store::plain>(r, e, result);
   }
-
-  // The exponentials of row r with, or without, the results of the row before.
-  template <class E>
-  Swept advance(int64_t r, double m, bool write, RowState before) {
+  // The exponentials of row r and, if it waits, the results of the row before.
+  template <class E, Top kTop>
+  Swept advance(int64_t r, double m) {
     const E e((S)pivot(m));
+    const bool write = waits;
+    waits = false;
     if (job.op == Op::softmax) {
-      if (!write) return step<E, NoExp, true, Write::none, Store::plain>(r, e, kNoExp);
-      return stored<E, R, true, Write::scaled>(r, e, R(before.s / unscale<T>()));
+      if (!write) return step<E, NoExp, kTop, true, Write::none, Store::plain>(r, e, kNoExp);
+      return stored<E, R, kTop, true, Write::scaled>(r, e, R(before.s / unscale<T>()));
     }
-    if (!write) return step<E, NoExp, false, Write::none, Store::plain>(r, e, kNoExp);
-    return stored<E, LogShift<T>, false, Write::mapped>(r, e, LogShift<T>(before.m, before_log));
-  }
-  Swept choose(int64_t r, double m, bool write, RowState before) {
-    if (job.op == Op::state) return advance<typename Of<T>::State>(r, m, write, before);
-    if (job.op != Op::softmax) return advance<typename Of<T>::Sum>(r, m, write, before);
-    if (__builtin_fabs(m) >= Log2e<V>::limit) return advance<ExpFar<V, Of<T>::kDegree>>(r, m, write, before);
-    if (job.fast) return advance<typename Of<T>::Fast>(r, m, write, before);
-    return advance<typename Of<T>::Main>(r, m, write, before);
+    if (!write) return step<E, NoExp, kTop, false, Write::none, Store::plain>(r, e, kNoExp);
+    return stored<E, LogShift<T>, kTop, false, Write::mapped>(r, e, LogShift<T>(before.m, before_log));
   }
 
-  void last(RowState st) {
-    const int64_t r = job.rows - 1;
-    if (!ordinary(st.m, st.s)) return fill_nan(y_row<T>(job, r), job.cols);
+  // The row before, alone.
+  void last(int64_t r) {
+    if (!waits) return;
+    waits = false;
     if (job.op == Op::log_softmax)
-      return write_row(job.op, x_row<T>(job, r), y_row<T>(job, r), job.cols, st, before_log, how, space);
-    const R result(st.s / unscale<T>());
+      return write_row(job.op, x_row<T>(job, r), y_row<T>(job, r), job.cols, before, before_log, how, space);
+    const R result(before.s / unscale<T>());
     const Sweep<T, NoExp, R> w{nullptr, nullptr, nullptr, kNoExp, keep, nullptr, result, y_row<T>(job, r)};
     if (how == Store::stream)
-      sweep<T, NoExp, R, false, false, false, Write::scaled, Store::stream>(w, job.cols, space);
+      sweep<T, NoExp, R, Top::none, false, false, Write::scaled, Store::stream>(w, job.cols, space);
     else if (how == Store::lines)
-      sweep<T, NoExp, R, false, false, false, Write::scaled, Store::lines>(w, job.cols, space);
+      sweep<T, NoExp, R, Top::none, false, false, Write::scaled, Store::lines>(w, job.cols, space);
     else
-      sweep<T, NoExp, R, false, false, false, Write::scaled, Store::plain>(w, job.cols, space);
+      sweep<T, NoExp, R, Top::none, false, false, Write::scaled, Store::plain>(w, job.cols, space);
+  }
+
+  void done(int64_t r, RowState st) {
+    before = st;
+    if (!writes(job)) {
+      job.states[r] = st;
+    } else if (ordinary(st.m, st.s)) {
+      before_log = log_if(job, x_row<T>(job, r), st), waits = true;
+    } else {
+      fill_nan(y_row<T>(job, r), job.cols);
+    }
+  }
+  // By its maximum m, near 0 or not. The maximum of the row after, if wanted.
+  template <class E, Top kTop>
+  double by_maximum(int64_t r, double m) {
+    const bool main = !__is_same(E, Far) && (job.op != Op::softmax || near<T>(pivot(m)));
+    const Swept swept = main ? advance<E, kTop>(r, m) : advance<Far, kTop>(r, m);
+    done(r, ordinary(m, swept.sum) ? RowState{main ? E::reference(m) : m, swept.sum * unscale<T>()}
+                                   : special(x_row<T>(job, r), job.cols, m, swept.sum));
+    return swept.max;
+  }
+  template <class E>
+  void by_any() {
+    for (int64_t r = 0; r < job.rows; ++r) {
+      const T* x = x_row<T>(job, r);
+      const double p = first_pivot(x, job.cols);
+      if (may_do<T>(p)) {
+        const Swept swept = advance<E, Top::peak>(r, p);
+        if (swept.max <= p + kAbove && usable(swept.sum)) {
+          done(r, {E::reference(p), swept.sum * unscale<T>()});
+          continue;
+        }
+      } else {
+        last(r - 1);
+      }
+      const double m = row_max(x, job.cols);
+      if (near<T>(m))
+        by_maximum<E, Top::none>(r, m);
+      else
+        by_maximum<Far, Top::none>(r, m);
+    }
+  }
+  template <class E>
+  void by_maxima() {
+    double m = row_max(x_row<T>(job, 0), job.cols);
+    for (int64_t r = 0; r < job.rows; ++r) m = by_maximum<E, Top::next>(r, m);
   }
 
   void run() {
     if (job.rows == 0) return;
-    double m = row_max(x_row<T>(job, 0), job.cols);
-    RowState before{0, 0};
-    for (int64_t r = 0; r < job.rows; ++r) {
-      const bool write = r > 0 && writes(job) && ordinary(before.m, before.s);
-      if (r > 0 && writes(job) && !write) fill_nan(y_row<T>(job, r - 1), job.cols);
-      const Swept swept = choose(r, m, write, before);
-      before = ordinary(m, swept.sum) ? RowState{m, swept.sum * unscale<T>()}
-                                      : special(x_row<T>(job, r), job.cols, m, swept.sum);
-      before_log = log_if(job, x_row<T>(job, r), before);
-      if (!writes(job)) job.states[r] = before;
-      m = swept.max;
+    if constexpr (any_pivot<T>(Op::softmax)) {
+      if (job.op == Op::softmax)
+        job.fast ? by_any<typename Of<T>::Fast>() : by_any<typename Of<T>::Main>();
+      else if (job.op == Op::lse)
+        by_any<typename Of<T>::Sum>();
+      else
+        by_maxima<typename Of<T>::State>();
+    } else {
+      job.op == Op::softmax ? by_maxima<typename Of<T>::Main>() : by_maxima<typename Of<T>::State>();
     }
-    if (writes(job)) last(before);
+    last(job.rows - 1);
   }
 };

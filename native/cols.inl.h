@@ -6,7 +6,6 @@ struct Cols {
   using V = typename Of<T>::V;
   using S = typename Of<T>::S;
   using Main = typename LaneMain<T>::type;
-  using Sum = typename Of<T>::Sum;
   using State = typename Of<T>::State;
   static constexpr int64_t P = pair_of<T>();
   static constexpr int64_t kLine = P * (int64_t)sizeof(T);
@@ -167,7 +166,7 @@ struct Cols {
     else if (job.op == Op::state)
       sums<State, false>(kept, k);
     else
-      sums<Sum, false>(kept, k);
+      sums<State, false>(kept, k);
   }
   // Results line by line of memory, as wide as the strip: short pieces far apart cost the memory its open pages.
   template <class R>
@@ -262,7 +261,7 @@ struct Cols {
         if (job.op == Op::state)
           push<State>(c0, c1, j, n, strip[p]);
         else
-          push<Sum>(c0, c1, j, n, strip[p]);
+          push<State>(c0, c1, j, n, strip[p]);
       };
       each_block<kColsBlock>(j0, pairs, pushes);
       for (int64_t p = 0; p < pairs; ++p) {

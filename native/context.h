@@ -63,7 +63,7 @@ struct Context {
   bool writes() const { return problem.op == Op::softmax || problem.op == Op::log_softmax; }
   RowState segment(const char* x, int64_t n) const {
     if (problem.op == Op::softmax) return kernels.softmax_state(x, n);
-    return (problem.op == Op::state ? kernels.state : kernels.segment)(x, n);
+    return (problem.op == Op::lse ? kernels.segment : kernels.state)(x, n);
   }
 };
 
@@ -78,14 +78,42 @@ double log_sum(const RowState& st, const Rest& rest) {
   return std::log((double)equal) + std::log1p(r.s / (double)equal);
 }
 
-// log-sum-exps of n rows from their states; sharpened as above where the result is so near 0 that it shows.
+// Sum of exp(x - m) over the elements that are not m, and the count of those that are; all in double.
+inline RowState rest_in_double(const Isa& isa, Dtype dtype, const char* x, int64_t n, double m, int64_t* equal) {
+  constexpr int64_t piece = 256;
+  double wide[piece];
+  RowState total{m, 0};
+  *equal = 0;
+  for (int64_t i = 0; i < n; i += piece) {
+    const int64_t here = std::min(piece, n - i);
+    isa.kernels[(int)dtype].widen(x + i * (int64_t)dtype_size(dtype), wide, here);
+    int64_t same = 0;
+    total.s += isa.kernels[(int)Dtype::f64].rest((const char*)wide, here, m, &same).s;
+    *equal += same;
+  }
+  return total;
+}
+inline double lse_of_rest(double m, double rest, int64_t equal) {
+  return m + std::log((double)equal) + std::log1p(rest / (double)equal);
+}
+// The log-sum-exp of a row of adjacent elements whose result is so near 0 that the rounding of float shows.
+inline double lse_near_0(const Isa& isa, Dtype dtype, const char* x, int64_t cols) {
+  const int64_t size = (int64_t)dtype_size(dtype);
+  double m = -HUGE_VAL;
+  for (int64_t i = 0; i < cols; i += kSegment)
+    m = std::max(m, isa.kernels[(int)dtype].maximum(x + i * size, std::min(kSegment, cols - i)));
+  int64_t equal = 0;
+  const RowState rest = rest_in_double(isa, dtype, x, cols, m, &equal);
+  return lse_of_rest(m, rest.s, equal);
+}
+
+// log-sum-exps of n rows from their states; `near_0` makes the i-th anew where it is so near 0 that it must be sharp.
 inline void put_lse(const Context& c, const RowState* states, const int64_t* at, int64_t n,
-                    const std::function<RowState(int64_t, int64_t*)>& rest) {
+                    const std::function<double(int64_t)>& near_0) {
   double lse[kBatch];
   c.problem.isa->finish(states, lse, n);
   for (int64_t i = 0; i < n; ++i) {
-    if (std::fabs(lse[i]) < 0.25 && blunt(states[i]))
-      lse[i] = states[i].m + log_sum(states[i], [&](int64_t* equal) { return rest(i, equal); });
+    if (std::fabs(lse[i]) < 0.25) lse[i] = near_0(i);
     put_number(c.problem, c.problem.first, at[i], lse[i]);
   }
 }

@@ -11,6 +11,11 @@ target_link_libraries(online_softmax_core PUBLIC Threads::Threads)
 # Contraction off: the kernels write each fused multiply-add by hand, and the scalar ones count on two roundings.
 target_compile_options(online_softmax_core PRIVATE -Wall -Wextra -ffp-contract=off -fno-math-errno)
 
+# GCC 12 joins neighbouring scalar operations into vectors and then rounds some results otherwise than where it does not:
+# the bits of a row would depend on where its result lies.
+set_source_files_properties(${CORE_DIR}/isa/scalar.cpp PROPERTIES
+  COMPILE_OPTIONS "$<$<CXX_COMPILER_ID:GNU>:-fno-tree-slp-vectorize>")
+
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   target_sources(online_softmax_core PRIVATE
     ${CORE_DIR}/isa/avx2.cpp ${CORE_DIR}/isa/avx512.cpp ${CORE_DIR}/isa/avx512_log16.cpp)

@@ -57,8 +57,7 @@ double small_lse(const Isa& isa, Dtype dtype, const char* x, int64_t cols) {
   kernels.rows(job);
   double lse;
   isa.finish(&state, &lse, 1);
-  if (std::fabs(lse) < 0.25 && blunt(state))
-    lse = state.m + log_sum(state, [&](int64_t* equal) { return kernels.rest(x, cols, state.m, equal); });
+  if (std::fabs(lse) < 0.25) lse = lse_near_0(isa, dtype, x, cols);
   return lse;
 }
 

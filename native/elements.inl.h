@@ -9,15 +9,15 @@ constexpr int64_t kBlock = 64;    // pairs between folds; also the grain of stag
 constexpr int64_t kAhead = 8192;  // bytes of prefetch distance inside a sweep: two pages (1, 2, 4, 8 and 16 KiB tried)
 
 // Main: exponentials that are summed and divided by their own sum. Map: relative to the true maximum, for sums made
-// elsewhere. Sum, State: for sums alone.
+// elsewhere. Sum: for log-sum-exps. State: where m and s themselves are the result, m the true maximum.
 template <class T>
 struct Of {  // 16-bit formats
   using V = F32;
   using S = float;
   using Main = ExpShifted<F32, 4, false>;
   using Map = ExpLight<F32, 4>;
-  using Sum = ExpLight<F32, 5>;    // a log-sum-exp may cancel to near 0, where more bits show
-  using State = ExpLight<F32, 6>;  // where m and s themselves are the result
+  using Sum = ExpShifted<F32, 5, false>;  // a log-sum-exp may cancel to near 0, where more bits show
+  using State = ExpLight<F32, 6>;
   using Fast = ExpShifted<F32, 3, false>;
   static constexpr int kDegree = 4;
 };
@@ -28,8 +28,8 @@ struct Of<float> {
   using Main = ExpShifted<F32, 6, true>;
   using Fast = Main;  // precision="fast" is for 16-bit results
   using Map = ExpExact<F32, 6>;
-  using Sum = ExpLight<F32, 6>;
-  using State = Sum;
+  using Sum = ExpShifted<F32, 6, true, false>;
+  using State = ExpLight<F32, 6>;
   static constexpr int kDegree = 6;
 };
 template <>
@@ -56,6 +56,25 @@ template <class T>
 constexpr double unscale() {
   return (double)Log2e<typename Of<T>::V>::unscale;
 }
+
+// Softmax and log-sum-exp in float take any pivot: an element near the row's start, and no pass for the maximum.
+template <class T>
+constexpr bool any_pivot(Op op) {
+  return sizeof(typename Of<T>::S) == 4 && (op == Op::softmax || op == Op::lse);
+}
+template <class T>
+OSM_INLINE bool near(double m) {  // false for NaN
+  return __builtin_fabs(m) < (double)Log2e<typename Of<T>::V>::limit;
+}
+// The pivot p does where no element is further above it than this: beyond, the exponent of a scaled result would wrap. No
+// element that is negative is, for the least of these pivots; so of the elements only the peak() is looked at.
+constexpr double kAbove = 40;
+template <class T>
+OSM_INLINE bool may_do(double p) {
+  return p > -kAbove && near<T>(p);
+}
+// The scaled sum of a row whose peak is no further above its pivot: 1/s keeps its low word. NaN is not usable.
+OSM_INLINE bool usable(double sum) { return sum < 0x1p100; }
 
 // ---- loads and stores of pairs
 
@@ -124,6 +143,18 @@ struct Total<F64> {
   }
 };
 
+// The maxima and the sums of eight registers; an instruction set may have better ones (OSM_JOINT), of the same bits.
+constexpr int kJoint = 8;
+#ifndef OSM_JOINT
+template <class V>
+OSM_INLINE void hmax_each(const V (&v)[kJoint], typename V::Scalar* out) {
+  for (int i = 0; i < kJoint; ++i) out[i] = hmax(v[i]);
+}
+OSM_INLINE void hsum_each(const F64 (&v)[kJoint], double* out) {
+  for (int i = 0; i < kJoint; ++i) out[i] = hsum(v[i]);
+}
+#endif
+
 // Place in memory of slot i of a loaded pair: bfloat16 pairs are split into even and odd places.
 template <class T>
 constexpr int64_t place_of(int64_t i) {
@@ -161,6 +192,7 @@ struct Scale {
 template <class V>
 struct ScaleLight {
   V high;
+  OSM_INLINE ScaleLight(V h, V) : high(h) {}
   OSM_INLINE explicit ScaleLight(double sum) : high(V::set((typename V::Scalar)(1.0 / sum))) {}
   template <int n>
   OSM_INLINE void operator()(V (&e)[n]) const {

@@ -77,7 +77,7 @@ OSM_INLINE void polynomial(const V (&f)[n], V (&q)[n]) {
 template <class V, int degree, bool low_word>
 struct ExpDirect {
   static constexpr bool kFoldEach = low_word;  // see sweep(): how often a sum goes over to double
-  static double top(double) { return 1.0; }
+  static double reference(double m) { return m; }
   using S = typename V::Scalar;
   using C = Log2e<V>;
   V m;
@@ -101,24 +101,37 @@ using ExpFar = ExpDirect<V, degree, true>;
 
 // For results in float and narrower, |m| < limit: the pivot is N = round(m*log2(e)), an integer, so f = x*log2(e) - (n
 // + N) takes one fused multiply-add and one rounding of a number below 1/2, whatever x and m are: the rounding of x -
-// m, up to u*|x - m|, never enters. The largest term is then not 1 but within 2^(1/2) of it, which the quotient takes
-// out again: sums of equal terms are exact in double, so equal logits give 1/n rounded once and a lone one exactly 1.
-template <class V, int degree, bool low_word>
+// m, up to u*|x - m|, never enters. So m need not be the maximum: any element will do that is not so far below it that
+// the scaled results overflow (kAbove). Sums of equal terms are exact in double, so equal logits give 1/n
+// rounded once and a lone one exactly 1.
+template <class V, int degree, bool low_word, bool fold_each = low_word>
 struct ExpShifted {
   using S = typename V::Scalar;
   using C = Log2e<V>;
-  static constexpr bool kFoldEach = low_word;
-  // What exp(m - m) = 1 comes out as: sums divided by it are relative to m.
-  static double top(double m) {
-    const S magic = C::magic, whole = (S)((double)(S)m * (double)C::high + (double)magic) - magic;
-    return __builtin_exp2(m * ((double)C::high + (low_word ? (double)C::low : 0.0)) - (double)whole);
+  static constexpr bool kFoldEach = fold_each;
+  // What the results are relative to: exp(x - reference), where m is within log(2)/2 of it.
+  static constexpr double kUnit = 1.0 / ((double)C::high + (low_word ? (double)C::low : 0.0));
+  static double reference(double m) {
+    S whole[V::W];
+    store(whole, rounded(V::set((S)m)));
+    return (double)whole[0] * kUnit;
+  }
+  // Of n pivots in an array of at least V::W.
+  template <int n>
+  static OSM_INLINE void references(const S* m, double* out) {
+    S whole[n < V::W ? V::W : n];
+    for (int i = 0; i < n; i += V::W) store(whole + i, rounded(V::load(m + i)));
+    for (int i = 0; i < n; ++i) out[i] = (double)whole[i] * kUnit;
+  }
+  static OSM_INLINE V rounded(V pivot) {
+    const V magic = V::set(C::magic);
+    return sub(fma(pivot, V::set(C::high), magic), magic);
   }
   V low, base;  // base: the magic number less N
   OSM_INLINE explicit ExpShifted(S pivot) : ExpShifted(V::set(pivot)) {}
   OSM_INLINE explicit ExpShifted(V pivot) {
     low = add(pivot, V::set(C::floor));
-    const V magic = V::set(C::magic);
-    base = sub(magic, sub(fma(pivot, V::set(C::high), magic), magic));
+    base = sub(V::set(C::magic), rounded(pivot));
   }
   template <int n>
   OSM_INLINE void operator()(V (&x)[n]) const {
@@ -139,7 +152,7 @@ struct ExpShifted {
 template <class V, int degree>
 struct ExpExact {
   static constexpr bool kFoldEach = true;
-  static double top(double) { return 1.0; }
+  static double reference(double m) { return m; }
   using S = typename V::Scalar;
   using C = Log2e<V>;
   V m, low, whole, minus_rho;

@@ -134,8 +134,9 @@ constexpr Kernels kernels() {
       rows<T>,
       cols<T>,
       [](const char* x, int64_t n) { return segment<T, typename Of<T>::Sum>((const T*)x, n); },
-      [](const char* x, int64_t n) { return segment<T, typename Of<T>::State>((const T*)x, n); },
+      [](const char* x, int64_t n) { return segment_by_maximum<T, typename Of<T>::State>((const T*)x, n); },
       [](const char* x, int64_t n) { return segment<T, typename Of<T>::Main>((const T*)x, n); },
+      [](const char* x, int64_t n) { return row_max((const T*)x, n); },
       [](const char* x, int64_t n, double m, int64_t* equal) { return rest((const T*)x, n, m, equal); },
       [](const char* x, int64_t n, RowState st) { return ordinary(st.m, st.s) ? log_sum((const T*)x, n, st) : 0.0; },
       [](Op op, const char* x, char* y, int64_t n, RowState st, double log_s, bool nt) {

@@ -162,7 +162,7 @@ RowState special_column(const char* x, int64_t step, int64_t length, double m, d
   for (int64_t c = 0; c < length; c += 64) {
     const int64_t n = length - c < 64 ? length - c : 64;
     for (int64_t i = 0; i < n; ++i) some[i] = *(const T*)(x + (c + i) * step);
-    all = merged(all, segment<T, typename Of<T>::State>(some, n));
+    all = merged(all, segment_by_maximum<T, typename Of<T>::State>(some, n));
   }
   return all;
 }

@@ -7,6 +7,8 @@
 // comes in bursts: the maximum of the row `next`, exponentials and sum of the row `cur` (kept in `keep` for softmax),
 // and the results of the row `prev`.
 enum class Write { none, scaled, mapped };
+// What is found beside: nothing, the maximum of `next`, or the peak of `cur`.
+enum class Top { none, next, peak };
 
 template <class T, class E, class R>
 struct Sweep {
@@ -23,11 +25,12 @@ struct Sweep {
 
 // n pairs at element i. Sums: tree of the pairs' exponentials. The row to write comes before the one whose exponentials
 // take its place: `keep` may be `kept`, and one buffer serves all rows.
-template <int n, class T, class E, class R, bool kMax, bool kExp, bool kKeep, Write kWrite, Store kStore>
+template <int n, class T, class E, class R, Top kTop, bool kExp, bool kKeep, Write kWrite, Store kStore>
 OSM_INLINE void sweep_pairs(const Sweep<T, E, R>& w, int64_t i, T* y, typename Of<T>::V& m0, typename Of<T>::V& m1,
                             typename Of<T>::V& sum) {
   using V = typename Of<T>::V;
   constexpr int64_t P = pair_of<T>();
+  constexpr bool kMax = kTop == Top::next;
   V v[2 * n];
   if constexpr (kMax) {
     for (int p = 0; p < n; ++p) load2(w.next + i + p * P, v[2 * p], v[2 * p + 1]);
@@ -46,7 +49,11 @@ OSM_INLINE void sweep_pairs(const Sweep<T, E, R>& w, int64_t i, T* y, typename O
     for (int p = 0; p < n; ++p) put2<kStore>(y + p * P, v[2 * p], v[2 * p + 1]);
   }
   if constexpr (kExp) {
+    if constexpr (!kMax)
+      for (int64_t b = 0; b < n * P * (int64_t)sizeof(T); b += 64) prefetch((const char*)(w.cur + i) + kAhead + b);
     for (int p = 0; p < n; ++p) load2(w.cur + i + p * P, v[2 * p], v[2 * p + 1]);
+    if constexpr (kTop == Top::peak)
+      for (int p = 0; p < n; ++p) m0 = peak(m0, v[2 * p]), m1 = peak(m1, v[2 * p + 1]);
     w.exp(v);
     if constexpr (kKeep)
       for (int k = 0; k < 2 * n; ++k) store(w.keep + i + k * V::W, v[k]);
@@ -62,11 +69,12 @@ struct Swept {
 
 constexpr int kTogether = 2;  // pairs side by side
 
-template <class T, class E, class R, bool kMax, bool kExp, bool kKeep, Write kWrite, Store kStore>
+template <class T, class E, class R, Top kTop, bool kExp, bool kKeep, Write kWrite, Store kStore>
 Swept sweep(const Sweep<T, E, R>& given, int64_t cols, char* space) {
   using V = typename Of<T>::V;
   using S = typename Of<T>::S;
   constexpr int64_t P = pair_of<T>(), G = kTogether;
+  constexpr bool kMax = kTop == Top::next;
   // Lines are met either by starting the pairs of the written row where its first line starts, or, where the kept
   // exponentials are in split order (bfloat16), through a buffer.
   constexpr bool kWrites = kWrite != Write::none, kSplit = kWrite == Write::scaled && place_of<T>(1) != 1;
@@ -104,7 +112,7 @@ Swept sweep(const Sweep<T, E, R>& given, int64_t cols, char* space) {
   const auto write_up_to_end = [&](T* y) OSM_LAMBDA_INLINE {
     const int64_t from = written, rest = cols - head - joint * P;
     for (; written < joint; ++written)
-      sweep_pairs<1, T, E, R, false, false, false, kWrite, kPut>(w, written * P, y + (written - from) * P, m0, m1,
+      sweep_pairs<1, T, E, R, Top::none, false, false, kWrite, kPut>(w, written * P, y + (written - from) * P, m0, m1,
                                                                  group);
     if (rest) write_some(joint * P, rest, y + (joint - from) * P);
     written = joint + 1;
@@ -117,22 +125,22 @@ Swept sweep(const Sweep<T, E, R>& given, int64_t cols, char* space) {
     V sum = V::set(0);
     for (; j + G <= stop; j += G) {
       if (kWrites && j + G <= joint) {
-        sweep_pairs<G, T, E, R, kMax, kExp, kKeep, kWrite, kPut>(w, j * P, y + (j - start) * P, m0, m1, group);
+        sweep_pairs<G, T, E, R, kTop, kExp, kKeep, kWrite, kPut>(w, j * P, y + (j - start) * P, m0, m1, group);
         written = j + G;
       } else {
         if (kWrites && written <= joint) write_up_to_end(y + (written - start) * P);
-        sweep_pairs<G, T, E, R, kMax, kExp, kKeep, Write::none, Store::plain>(w, j * P, nullptr, m0, m1, group);
+        sweep_pairs<G, T, E, R, kTop, kExp, kKeep, Write::none, Store::plain>(w, j * P, nullptr, m0, m1, group);
       }
       if constexpr (kExp && E::kFoldEach) total.fold(group);
       if constexpr (kExp && !E::kFoldEach) sum = add(sum, group);
     }
     for (; j < stop; ++j) {
       if (kWrites && j < joint) {
-        sweep_pairs<1, T, E, R, kMax, kExp, kKeep, kWrite, kPut>(w, j * P, y + (j - start) * P, m0, m1, group);
+        sweep_pairs<1, T, E, R, kTop, kExp, kKeep, kWrite, kPut>(w, j * P, y + (j - start) * P, m0, m1, group);
         written = j + 1;
       } else {
         if (kWrites && written <= joint) write_up_to_end(y + (written - start) * P);
-        sweep_pairs<1, T, E, R, kMax, kExp, kKeep, Write::none, Store::plain>(w, j * P, nullptr, m0, m1, group);
+        sweep_pairs<1, T, E, R, kTop, kExp, kKeep, Write::none, Store::plain>(w, j * P, nullptr, m0, m1, group);
       }
       if constexpr (kExp) sum = add(sum, group);
     }
@@ -154,12 +162,13 @@ Swept sweep(const Sweep<T, E, R>& given, int64_t cols, char* space) {
     }
     if constexpr (kExp) {
       load_some(w.cur + done, left, v[0], v[1]);
+      if constexpr (kTop == Top::peak) m0 = peak(m0, v[0]), m1 = peak(m1, v[1]);
       w.exp(v);
       total.fold(add(v[0], v[1]));
       if constexpr (kKeep) store(w.keep + done, v[0]), store(w.keep + done + V::W, v[1]);
     }
   }
-  return {kMax ? (double)hmax(max(m0, m1)) : 0.0, kExp ? total.value() : 0.0};
+  return {kTop != Top::none ? (double)hmax(max(m0, m1)) : 0.0, kExp ? total.value() : 0.0};
 }
 
 // Stand-ins where a sweep does not use its exp or result.
@@ -173,7 +182,7 @@ constexpr NoExp kNoExp{};
 template <class T>
 double row_max(const T* x, int64_t n) {
   const Sweep<T, NoExp, NoExp> w{x, nullptr, nullptr, kNoExp, nullptr, nullptr, kNoExp, nullptr};
-  return sweep<T, NoExp, NoExp, true, false, false, Write::none, Store::plain>(w, n, nullptr).max;
+  return sweep<T, NoExp, NoExp, Top::next, false, false, Write::none, Store::plain>(w, n, nullptr).max;
 }
 
 // ---- special rows
@@ -222,36 +231,59 @@ Swept block_of(const T* x, int64_t here, int64_t there, double m) {
   constexpr int64_t block = kBlock * pair_of<T>();
   const E e((typename Of<T>::S)pivot(m));
   const Sweep<T, E, NoExp> w{x + block, x, nullptr, e, nullptr, nullptr, kNoExp, nullptr};
-  if (there == block) return sweep<T, E, NoExp, true, true, false, Write::none, Store::plain>(w, block, nullptr);
-  const Swept r = sweep<T, E, NoExp, false, true, false, Write::none, Store::plain>(w, here, nullptr);
+  if (there == block) return sweep<T, E, NoExp, Top::next, true, false, Write::none, Store::plain>(w, block, nullptr);
+  const Swept r = sweep<T, E, NoExp, Top::none, true, false, Write::none, Store::plain>(w, here, nullptr);
   return {there ? row_max(x + block, there) : -kInf, r.sum};
 }
 
-// One read: the maximum of block b + 1 is taken while the exponentials of block b are summed.
+// One read: the maximum of block b + 1 is taken while the exponentials of block b are summed. m is the true maximum.
 template <class T, class E>
-RowState segment(const T* x, int64_t n) {
+RowState segment_by_maximum(const T* x, int64_t n) {
   constexpr int64_t block = kBlock * pair_of<T>();
-  constexpr bool kLimited = !__is_same(E, typename Of<T>::Sum) && !__is_same(E, typename Of<T>::State);
-  double m = -kInf, s = 0, top = 1;
+  double m = -kInf, s = 0;
   double coming = row_max(x, n < block ? n : block);
   for (int64_t i = 0; i < n; i += block) {
-    const bool near = !kLimited || __builtin_fabs(pivot(coming > m ? coming : m)) < Log2e<typename Of<T>::V>::limit;
     if (coming > m) {
       if (m != -kInf)
         s *= __builtin_exp(m - coming);
       else if (s == s)
         s = 0;  // only -inf so far
       m = coming;
-      top = near ? E::top(pivot(m)) : 1.0;
     }
     const int64_t here = n - i < block ? n - i : block;
     const int64_t there = n - i - here < block ? n - i - here : block;
-    const Swept r = near ? block_of<T, E>(x + i, here, there, m)
-                         : block_of<T, ExpFar<typename Of<T>::V, Of<T>::kDegree>>(x + i, here, there, m);
-    coming = r.max, s += r.sum / top;
+    const Swept r = block_of<T, E>(x + i, here, there, m);
+    coming = r.max, s += r.sum;
   }
   if (!ordinary(m, s)) return special(x, n, m, s);
   return {m, s * unscale<T>()};
+}
+
+// The greatest of the first few elements: in most rows near enough to the maximum.
+template <class T>
+OSM_INLINE double first_pivot(const T* x, int64_t n) {
+  constexpr int64_t P = pair_of<T>();
+  if (n < 2 * P) return row_max(x, n);
+  typename Of<T>::V v[4];
+  load2(x, v[0], v[1]), load2(x + P, v[2], v[3]);
+  return (double)hmax(max(max(v[0], v[1]), max(v[2], v[3])));
+}
+
+// The same for sums alone, in one sweep where the first pivot holds; m is then what the sum is relative to.
+template <class T, class E>
+RowState segment(const T* x, int64_t n) {
+  using Far = ExpFar<typename Of<T>::V, Of<T>::kDegree>;
+  if constexpr (sizeof(typename Of<T>::S) == 8) {
+    return segment_by_maximum<T, Far>(x, n);
+  } else {
+    const double p = first_pivot(x, n);
+    if (may_do<T>(p)) {
+      const Sweep<T, E, NoExp> w{nullptr, x, nullptr, E((typename Of<T>::S)p), nullptr, nullptr, kNoExp, nullptr};
+      const Swept r = sweep<T, E, NoExp, Top::peak, true, false, Write::none, Store::plain>(w, n, nullptr);
+      if (r.max <= p + kAbove && usable(r.sum)) return {E::reference(p), r.sum * unscale<T>()};
+    }
+    return segment_by_maximum<T, Far>(x, n);
+  }
 }
 
 // Merge of two states in double: the law of state.h, written here so that no foreign code enters this object.
@@ -270,7 +302,9 @@ template <class T, class E>
 RowState row_state(const T* x, int64_t n) {
   RowState state{-kInf, 0.0};
   for (int64_t i = 0; i < n; i += kSegment) {
-    const RowState piece = segment<T, E>(x + i, n - i < kSegment ? n - i : kSegment);
+    const int64_t here = n - i < kSegment ? n - i : kSegment;
+    const RowState piece =
+        __is_same(E, typename Of<T>::State) ? segment_by_maximum<T, E>(x + i, here) : segment<T, E>(x + i, here);
     state = i ? merged(state, piece) : piece;
   }
   return state;

@@ -8,18 +8,19 @@ namespace osm {
 // Results of up to 64 columns from their states; job.x is where their elements lie.
 static void put_column_states(const Context& c, const ColsJob& job, const int64_t* at) {
   if (job.op == Op::state) return put_states(c, job.states, at, job.count);
-  put_lse(c, job.states, at, job.count, [&](int64_t column, int64_t* equal) {
-    RowState total{job.states[column].m, 0};
+  put_lse(c, job.states, at, job.count, [&](int64_t column) {
+    const double m = job.states[column].m;
+    double total = 0;
+    int64_t count = 0;
     char piece[64 * 8];
-    *equal = 0;
     for (int64_t q = 0; q < job.length; q += 64) {
       const int64_t n = std::min<int64_t>(64, job.length - q);
       copy_elements(c.size, job.x + q * job.x_step + column * c.size, job.x_step, piece, c.size, n);
-      int64_t same = 0;
-      total.s += c.kernels.rest(piece, n, total.m, &same).s;
-      *equal += same;
+      int64_t equal = 0;
+      total += rest_in_double(*c.problem.isa, c.problem.dtype, piece, n, m, &equal).s;
+      count += equal;
     }
-    return total;
+    return lse_of_rest(m, total, count);
   });
 }
 

@@ -111,7 +111,7 @@ RowState packed_rest(const Context& c, Packed& p, int64_t chunk, double m, int64
     const int64_t n = std::min(chunk, c.layout.cols - from);
     p.gather(from, n);
     int64_t same = 0;
-    total.s += c.kernels.rest(p.data, n, m, &same).s;
+    total.s += rest_in_double(*c.problem.isa, c.problem.dtype, p.data, n, m, &same).s;
     *equal += same;
   }
   return total;
@@ -127,9 +127,10 @@ void packed_reduce(const Context& c, Packed& p, int64_t chunk) {
     if (p.weights) {
       piece = p.weighted(n);
     } else if (c.algorithm == Algorithm::online || chunk < cols) {
-      piece = c.segment(p.data, n);
+      piece = c.kernels.state(p.data, n);  // with the true maximum, for a result near 0
     } else {
       RowsJob job = rows_job(c);
+      if (job.op == Op::lse && job.algorithm != Algorithm::naive) job.op = Op::state;
       job.x = p.data, job.rows = 1, job.cols = n, job.states = &piece, job.scratch = p.kernel_scratch;
       c.kernels.rows(job);
     }
@@ -145,7 +146,11 @@ void packed_reduce(const Context& c, Packed& p, int64_t chunk) {
     put_number(c.problem, c.problem.second, at, std::isnan(s) ? s : (double)((s > 0) - (s < 0)));
     return;
   }
-  put_lse(c, &st, &at, 1, [&](int64_t, int64_t* equal) { return packed_rest(c, p, chunk, st.m, equal); });
+  put_lse(c, &st, &at, 1, [&](int64_t) {
+    int64_t equal = 0;
+    const RowState rest = packed_rest(c, p, chunk, st.m, &equal);
+    return lse_of_rest(st.m, rest.s, equal);
+  });
 }
 
 void packed_map(const Context& c, Packed& p, int64_t chunk) {
@@ -259,8 +264,11 @@ void run_topk(const TopkProblem& problem) {
     }
     const RowState st = to_row(all);
     c.problem.isa->finish(&st, &problem.lse[at], 1);
-    if (std::fabs(problem.lse[at]) < 0.25 && blunt(st))
-      problem.lse[at] = st.m + log_sum(st, [&](int64_t* equal) { return packed_rest(c, p, kSegment, st.m, equal); });
+    if (std::fabs(problem.lse[at]) < 0.25) {
+      int64_t equal = 0;
+      const RowState rest = packed_rest(c, p, kSegment, st.m, &equal);
+      problem.lse[at] = lse_of_rest(st.m, rest.s, equal);
+    }
     for (int64_t i = 0; i < k; ++i) {
       const bool fine = std::isfinite(st.m) && !std::isnan(st.s);
       problem.values[at * k + i] = fine ? std::exp(best[(size_t)i] - st.m) / st.s : std::nan("");

@@ -21,9 +21,7 @@ static void reduce_rows(const Context& c, RowsJob job, int64_t from, int64_t to)
     if (job.op == Op::state)
       put_states(c, states, at, n);
     else
-      put_lse(c, states, at, n, [&](int64_t i, int64_t* equal) {
-        return c.kernels.rest(job.x + i * inner.x, job.cols, states[i].m, equal);
-      });
+      put_lse(c, states, at, n, [&](int64_t i) { return lse_near_0(*c.problem.isa, c.problem.dtype, job.x + i * inner.x, job.cols); });
     r += n;
   }
 }
@@ -81,7 +79,7 @@ void run_segments(const Context& c) {
     if (c.problem.op == Op::state) {
       put_states(c, &st, &p.result, 1);
     } else if (c.problem.op == Op::lse) {
-      put_lse(c, &st, &p.result, 1, [&](int64_t, int64_t* equal) { return c.kernels.rest(x, cols, st.m, equal); });
+      put_lse(c, &st, &p.result, 1, [&](int64_t) { return lse_near_0(*c.problem.isa, c.problem.dtype, x, cols); });
     } else {
       char* y = c.problem.y + p.y;
       const double log_s = c.problem.op == Op::log_softmax ? c.kernels.log_sum(x, cols, st) : 0.0;

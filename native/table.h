@@ -23,7 +23,8 @@ enum class Algorithm : int { naive = 0, three_pass = 1, online = 2, cached = 3 }
 // threads there are, and the states are merged from left to right. So the bits of a row depend on the row alone.
 constexpr int64_t kSegment = 32768;
 
-// State of a row or segment: m the true maximum, s the sum of exp(x - m). A NaN makes s NaN; (-inf, 0) is empty.
+// State of a row or segment: m the true maximum, s the sum of exp(x - m). A NaN makes s NaN; (-inf, 0) is empty. Where
+// it says so, m is another finite number near the maximum, which merging and the log-sum-exp take as well.
 struct RowState {
   double m, s;
 };
@@ -70,10 +71,12 @@ struct Kernels {
   void (*rows)(const RowsJob&);
   void (*cols)(const ColsJob&);
   // State of n adjacent elements, n <= kSegment: for a log-sum-exp; for a state that is itself the result; for a
-  // softmax, by the very exponentials that write() divides.
+  // softmax, by the very exponentials that write() divides. In the first and the last m is what s is relative to, some
+  // number near the maximum.
   RowState (*segment)(const char* x, int64_t n);
   RowState (*state)(const char* x, int64_t n);
   RowState (*softmax_state)(const char* x, int64_t n);
+  double (*maximum)(const char* x, int64_t n);  // no word on NaN
   // m and the sum over the elements that are not equal to m, with their count: for a log-sum-exp near zero.
   RowState (*rest)(const char* x, int64_t n, double m, int64_t* equal);
   // log(s) of a whole row whose state is known, to full accuracy near 0.

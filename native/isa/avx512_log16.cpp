@@ -112,15 +112,16 @@ OSM_INLINE __m256 sums_of(const __m512 (&s)[8]) {
 OSM_INLINE float sum_of(__m512 s) { return _mm256_cvtss_f32(sums_of({s, s, s, s, s, s, s, s})); }
 
 // 32 elements as logarithms relative to the pivot inside `base`. Order inside each 128 bits: even places, odd places.
-// Too small becomes 0, too large (and a positive NaN) 65535, which as an exponential is a NaN.
+// Too small becomes 0, too large (and a positive NaN) 32767, which as an exponential is a NaN.
 OSM_INLINE __m512i logarithms(__m512i x, __m512 base) {
   const __m512 scale = _mm512_set1_ps((float)kPerUnit);
   const __m512i magic = _mm512_castps_si512(_mm512_set1_ps(0x1.8p23f));
   const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
   const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u)));
-  return _mm512_packus_epi32(
-      _mm512_sub_epi32(_mm512_castps_si512(_mm512_fmadd_ps(even, scale, base)), magic),
-      _mm512_sub_epi32(_mm512_castps_si512(_mm512_fmadd_ps(odd, scale, base)), magic));
+  const __m512i both =
+      _mm512_packs_epi32(_mm512_sub_epi32(_mm512_castps_si512(_mm512_fmadd_ps(even, scale, base)), magic),
+                         _mm512_sub_epi32(_mm512_castps_si512(_mm512_fmadd_ps(odd, scale, base)), magic));
+  return _mm512_max_epi16(both, _mm512_setzero_si512());
 }
 
 // The results, in the order of the elements; what lies below the least normal number is 0.

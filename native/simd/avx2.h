@@ -60,6 +60,10 @@ OSM_INLINE F32 mul(F32 a, F32 b) { return {_mm256_mul_ps(a.v, b.v)}; }
 OSM_INLINE F32 fma(F32 a, F32 b, F32 c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 OSM_INLINE F32 fms(F32 a, F32 b, F32 c) { return {_mm256_fmsub_ps(a.v, b.v, c.v)}; }
 OSM_INLINE F32 max(F32 a, F32 b) { return {_mm256_max_ps(a.v, b.v)}; }
+// The greater as integers: of numbers one of which is positive the greater, of negative ones the lesser.
+OSM_INLINE F32 peak(F32 a, F32 b) {
+  return {_mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a.v), _mm256_castps_si256(b.v)))};
+}
 OSM_INLINE F32 shift_exponent(F32 a, F32 z) {
   return {
       _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a.v), _mm256_slli_epi32(_mm256_castps_si256(z.v), 23)))};

@@ -54,6 +54,10 @@ OSM_INLINE F32 mul(F32 a, F32 b) { return {vmulq_f32(a.v, b.v)}; }
 OSM_INLINE F32 fma(F32 a, F32 b, F32 c) { return {vfmaq_f32(c.v, a.v, b.v)}; }
 OSM_INLINE F32 fms(F32 a, F32 b, F32 c) { return {vnegq_f32(vfmsq_f32(c.v, a.v, b.v))}; }
 OSM_INLINE F32 max(F32 a, F32 b) { return {vbslq_f32(vcgtq_f32(a.v, b.v), a.v, b.v)}; }
+// The greater as integers: of numbers one of which is positive the greater, of negative ones the lesser.
+OSM_INLINE F32 peak(F32 a, F32 b) {
+  return {vreinterpretq_f32_s32(vmaxq_s32(vreinterpretq_s32_f32(a.v), vreinterpretq_s32_f32(b.v)))};
+}
 OSM_INLINE F32 shift_exponent(F32 a, F32 z) {
   return {vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a.v), vshlq_n_s32(vreinterpretq_s32_f32(z.v), 23)))};
 }

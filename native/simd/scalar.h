@@ -54,6 +54,12 @@ OSM_INLINE F32 mul(F32 a, F32 b) { return {a.v * b.v}; }
 OSM_INLINE F32 fma(F32 a, F32 b, F32 c) { return {(float)((double)a.v * (double)b.v + (double)c.v)}; }
 OSM_INLINE F32 fms(F32 a, F32 b, F32 c) { return {(float)((double)a.v * (double)b.v - (double)c.v)}; }
 OSM_INLINE F32 max(F32 a, F32 b) { return {a.v > b.v ? a.v : b.v}; }
+// The greater as integers: of numbers one of which is positive the greater, of negative ones the lesser.
+OSM_INLINE F32 peak(F32 a, F32 b) {
+  int32_t i, k;
+  __builtin_memcpy(&i, &a.v, 4), __builtin_memcpy(&k, &b.v, 4);
+  return i > k ? a : b;
+}
 OSM_INLINE F32 shift_exponent(F32 a, F32 z) {
   uint32_t p, q;
   __builtin_memcpy(&p, &a.v, 4);
