@@ -7,6 +7,7 @@ struct Cols {
   using S = typename Of<T>::S;
   using Main = typename LaneMain<T>::type;
   using State = typename Of<T>::State;
+  using Light = typename Of<T>::Light;
   static constexpr int64_t P = pair_of<T>();
   static constexpr int64_t kLine = P * (int64_t)sizeof(T);
   const ColsJob& job;
@@ -166,7 +167,7 @@ struct Cols {
     else if (job.op == Op::state)
       sums<State, false>(kept, k);
     else
-      sums<State, false>(kept, k);
+      sums<Light, false>(kept, k);
   }
   // Results line by line of memory, as wide as the strip: short pieces far apart cost the memory its open pages.
   template <class R>
@@ -261,7 +262,7 @@ struct Cols {
         if (job.op == Op::state)
           push<State>(c0, c1, j, n, strip[p]);
         else
-          push<State>(c0, c1, j, n, strip[p]);
+          push<Light>(c0, c1, j, n, strip[p]);
       };
       each_block<kColsBlock>(j0, pairs, pushes);
       for (int64_t p = 0; p < pairs; ++p) {

@@ -9,7 +9,7 @@ constexpr int64_t kBlock = 64;    // pairs between folds; also the grain of stag
 constexpr int64_t kAhead = 8192;  // bytes of prefetch distance inside a sweep: two pages (1, 2, 4, 8 and 16 KiB tried)
 
 // Main: exponentials that are summed and divided by their own sum. Map: relative to the true maximum, for sums made
-// elsewhere. Sum: for log-sum-exps. State: where m and s themselves are the result, m the true maximum.
+// elsewhere. Sum: for log-sum-exps, by any pivot; Light: by the maximum. State: where m and s themselves are the result.
 template <class T>
 struct Of {  // 16-bit formats
   using V = F32;
@@ -18,6 +18,7 @@ struct Of {  // 16-bit formats
   using Map = ExpLight<F32, 4>;
   using Sum = ExpShifted<F32, 5, false>;  // a log-sum-exp may cancel to near 0, where more bits show
   using State = ExpLight<F32, 6>;
+  using Light = ExpLight<F32, 5>;
   using Fast = ExpShifted<F32, 3, false>;
   static constexpr int kDegree = 4;
 };
@@ -30,6 +31,7 @@ struct Of<float> {
   using Map = ExpExact<F32, 6>;
   using Sum = ExpShifted<F32, 6, true, false>;
   using State = ExpLight<F32, 6>;
+  using Light = State;
   static constexpr int kDegree = 6;
 };
 template <>
@@ -41,6 +43,7 @@ struct Of<double> {
   using Map = Main;
   using Sum = ExpFar<F64, 11>;
   using State = Sum;
+  using Light = Sum;
   static constexpr int kDegree = 11;
 };
 
@@ -143,18 +146,6 @@ struct Total<F64> {
   }
 };
 
-// The maxima and the sums of eight registers; an instruction set may have better ones (OSM_JOINT), of the same bits.
-constexpr int kJoint = 8;
-#ifndef OSM_JOINT
-template <class V>
-OSM_INLINE void hmax_each(const V (&v)[kJoint], typename V::Scalar* out) {
-  for (int i = 0; i < kJoint; ++i) out[i] = hmax(v[i]);
-}
-OSM_INLINE void hsum_each(const F64 (&v)[kJoint], double* out) {
-  for (int i = 0; i < kJoint; ++i) out[i] = hsum(v[i]);
-}
-#endif
-
 // Place in memory of slot i of a loaded pair: bfloat16 pairs are split into even and odd places.
 template <class T>
 constexpr int64_t place_of(int64_t i) {
@@ -192,7 +183,6 @@ struct Scale {
 template <class V>
 struct ScaleLight {
   V high;
-  OSM_INLINE ScaleLight(V h, V) : high(h) {}
   OSM_INLINE explicit ScaleLight(double sum) : high(V::set((typename V::Scalar)(1.0 / sum))) {}
   template <int n>
   OSM_INLINE void operator()(V (&e)[n]) const {

@@ -116,13 +116,6 @@ struct ExpShifted {
     store(whole, rounded(V::set((S)m)));
     return (double)whole[0] * kUnit;
   }
-  // Of n pivots in an array of at least V::W.
-  template <int n>
-  static OSM_INLINE void references(const S* m, double* out) {
-    S whole[n < V::W ? V::W : n];
-    for (int i = 0; i < n; i += V::W) store(whole + i, rounded(V::load(m + i)));
-    for (int i = 0; i < n; ++i) out[i] = (double)whole[i] * kUnit;
-  }
   static OSM_INLINE V rounded(V pivot) {
     const V magic = V::set(C::magic);
     return sub(fma(pivot, V::set(C::high), magic), magic);

@@ -1,4 +1,4 @@
-// Short rows, held in registers, several at a time. Included inside an instruction set's namespace, after batch.inl.h.
+// Short rows, held in registers, three in flight. Included inside an instruction set's namespace, after batch.inl.h.
 
 constexpr int kRegisterPairs = 8;  // rows of up to this many pairs stay in registers: 256 floats with AVX-512
 
@@ -7,6 +7,7 @@ struct Short {
   using V = typename Of<T>::V;
   using S = typename Of<T>::S;
   using R = typename ScaleOf<T>::type;
+  using Far = ExpFar<V, Of<T>::kDegree>;
 
   template <int NP>
   static OSM_INLINE void load_row(const T* x, int64_t cols, V (&v)[2 * NP]) {
@@ -23,13 +24,6 @@ struct Short {
       return v[0];
     else
       return max(tree_max<N / 2>(v), tree_max<N - N / 2>(v + N / 2));
-  }
-  template <int N>
-  static OSM_INLINE V tree_peak(const V* v) {
-    if constexpr (N == 1)
-      return v[0];
-    else
-      return peak(tree_peak<N / 2>(v), tree_peak<N - N / 2>(v + N / 2));
   }
   template <int N>
   static OSM_INLINE V tree_sum(const V* v) {
@@ -63,19 +57,13 @@ struct Short {
       apply<N - 2>(v + 2, f);
     }
   }
-  // Exponentials of a row and the lanes of their sum: in double, or for doubles the sum itself in one lane of many.
   template <int NP, class Exp>
-  static OSM_INLINE F64 lanes_of(V (&v)[2 * NP], const Exp& e) {
+  static OSM_INLINE double sum_of(V (&v)[2 * NP], const Exp& e) {
     apply<2 * NP>(v, e);
-    if constexpr (sizeof(S) == 4 && !Exp::kFoldEach) return widen_sum(tree_sum<2 * NP>(v));
+    if constexpr (!Exp::kFoldEach) return hsum(widen_sum(tree_sum<2 * NP>(v)));
     Total<V> total;
     fold<2 * NP>(v, total);
-    if constexpr (sizeof(S) == 4) {
-      return total.sum;
-    } else {
-      double lanes[F64::W] = {total.value()};
-      return F64::load(lanes);
-    }
+    return total.value();
   }
   template <int N>
   static OSM_INLINE void fold(const V* v, Total<V>& total) {
@@ -87,196 +75,79 @@ struct Short {
     }
   }
 
-  // Exponentials of a row into keep, and the lanes of their sum. Where any pivot will do, one that is not near 0 gives
-  // nonsense here, and alone() sees to the row, as it does for far rows.
-  template <int NP, Op op, bool far>
-  static OSM_INLINE F64 exps_of(bool fast, const T* x, int64_t cols, S m, V (&keep)[2 * NP], unsigned& high) {
-    using Far = ExpFar<V, Of<T>::kDegree>;
+  template <int NP>
+  static OSM_INLINE S max_of(const T* x, int64_t cols) {
+    V v[2 * NP];
+    load_row<NP>(x, cols, v);
+    return hmax(tree_max<2 * NP>(v));
+  }
+  // Exponentials of a row into keep, and their sum.
+  template <int NP>
+  static OSM_INLINE double exps_of(Op op, bool fast, const T* x, int64_t cols, S m, V (&keep)[2 * NP]) {
     V e[2 * NP];  // registers: `keep` is memory, indexed by the row
     load_row<NP>(x, cols, e);
-    if constexpr (any_pivot<T>(op)) high = above(tree_peak<2 * NP>(e), V::set(m + (S)kAbove));
-    if constexpr (op == Op::state || op == Op::log_softmax || (op == Op::lse && !any_pivot<T>(op))) {
-      return lanes_of<NP>(e, typename Of<T>::State((S)pivot(m)));
-    } else if constexpr (op == Op::lse) {
-      return far ? lanes_of<NP>(e, Far((S)pivot(m))) : lanes_of<NP>(e, typename Of<T>::Sum(m));
-    } else {
-      const F64 lanes = far    ? lanes_of<NP>(e, Far((S)pivot(m)))
-                        : fast ? lanes_of<NP>(e, typename Of<T>::Fast(m))
-                               : lanes_of<NP>(e, typename Of<T>::Main(m));
-      for (int i = 0; i < 2 * NP; ++i) keep[i] = e[i];
-      return lanes;
-    }
+    if (op == Op::state || op == Op::log_softmax) return sum_of<NP>(e, typename Of<T>::State((S)pivot(m)));
+    if (op == Op::lse) return sum_of<NP>(e, typename Of<T>::Light((S)pivot(m)));
+    double s;
+    if (!near<T>((double)m))
+      s = sum_of<NP>(e, Far((S)pivot(m)));
+    else if (fast)
+      s = sum_of<NP>(e, typename Of<T>::Fast(m));
+    else
+      s = sum_of<NP>(e, typename Of<T>::Main(m));
+    for (int i = 0; i < 2 * NP; ++i) keep[i] = e[i];
+    return s;
   }
-
-  // A row's pivot: its maximum, or where any will do, that of its first pair.
-  template <int NP, bool kAny>
-  static OSM_INLINE V top_of(const T* x, int64_t cols) {
+  template <int NP>
+  static OSM_INLINE void write(Op op, const T* x, T* y, int64_t cols, const RowState& st, double log_s, V (&e)[2 * NP],
+                               bool nt) {
+    if (!ordinary(st.m, st.s)) return fill_nan(y, cols);
     V v[2 * NP];
-    if constexpr (kAny && NP > 1) {
-      load2(x, v[0], v[1]);
-      return max(v[0], v[1]);
+    if (op == Op::softmax) {
+      for (int i = 0; i < 2 * NP; ++i) v[i] = e[i];
+      apply<2 * NP>(v, R(st.s / unscale<T>()));
     } else {
       load_row<NP>(x, cols, v);
-      return tree_max<2 * NP>(v);
-    }
-  }
-
-  // Rows at a time. Written ones: 2 to 8 were tried, and from 6 on non-temporal stores took a fifth longer.
-  template <Op op>
-  static constexpr int kRows = op == Op::softmax || op == Op::log_softmax ? 5 : kJoint;
-
-  // Rows whose exponentials are kept. Arrays of whole registers.
-  template <int G>
-  struct Waiting {
-    static constexpr int kRoom = (G + V::W - 1) / V::W * V::W;
-    S m[kRoom], high[kRoom], low[kRoom];
-    double sum[kRoom], log_sum[kRoom];
-    unsigned high_lanes[G];  // lanes where an element may be too far above the pivot
-    unsigned odd;            // bits of the rows that come out as NaN
-  };
-
-  template <int NP, Op op>
-  static OSM_INLINE void write(const T* x, T* y, int64_t cols, const Waiting<kRows<op>>& rows, int i, V (&e)[2 * NP], bool nt) {
-    if (rows.odd >> i & 1) return fill_nan(y, cols);
-    V v[2 * NP];
-    if constexpr (op == Op::softmax) {
-      for (int k = 0; k < 2 * NP; ++k) v[k] = e[k];
-      apply<2 * NP>(v, R(V::set(rows.high[i]), V::set(rows.low[i])));
-    } else {
-      load_row<NP>(x, cols, v);
-      apply<2 * NP>(v, LogShift<T>((double)rows.m[i], rows.log_sum[i]));
+      apply<2 * NP>(v, LogShift<T>(st.m, log_s));
     }
     store_row<NP>(y, cols, v, nt);
   }
 
-  // Several rows at a time: their pivots, their sums and the divisions are found together, and the exponentials of each
-  // go side by side with the results of one of the rows before. The chain maximum - exponentials - sum - division of one
-  // row is some hundred and fifty cycles long, and a core looks ahead no further than two or three rows.
+  // Three rows in flight: the maximum of row r + 1, exponentials of row r, results of row r - 1. (Any pivot would do, see
+  // any_pivot; but to see that it does takes as long here as the maximum, and eight rows at a time were slower.) The chain maximum - exponentials - sum - division of one row is some hundred
+  // and fifty cycles long and must not hold up its neighbours.
   template <int NP, Op op>
   static void all(const RowsJob& job) {
-    constexpr bool kWrites = op == Op::softmax || op == Op::log_softmax, kAny = any_pivot<T>(op);
-    constexpr int G = kRows<op>;
     if (job.rows == 0) return;
+    constexpr bool kWrites = op == Op::softmax || op == Op::log_softmax;
     // Lines are filled across the rows' borders where the rows lie end to end.
     const Store kind = row_store<T>(job);
     const int64_t bytes = job.cols * (int64_t)sizeof(T);
     const bool joined = kWrites && kind == Store::lines && job.y_stride == bytes, whole = kind == Store::stream;
     Lines<T> lines;
     if (joined) lines.begin((T*)job.y, job.scratch);
-    V keep[G][2 * NP];
-    Waiting<G> rows;
-    S coming[Waiting<G>::kRoom] = {};
-    const auto put = [&](int64_t r, int i) OSM_LAMBDA_INLINE {
+    V keep[2][2 * NP];
+    RowState before{0, 0};
+    double before_log = 0;
+    const auto put = [&](int64_t r) OSM_LAMBDA_INLINE {
       T* y = joined ? lines.place() : y_row<T>(job, r);
-      write<NP, op>(x_row<T>(job, r), y, job.cols, rows, i, keep[i], whole);
+      write<NP>(op, x_row<T>(job, r), y, job.cols, before, before_log, keep[r & 1], whole);
       if (joined) lines.advance(bytes);
     };
-    const auto find_tops = [&](int64_t r) OSM_LAMBDA_INLINE {
-      V tops[G];
-      for (int i = 0; i < G; ++i)
-        tops[i] = top_of<NP, kAny>(x_row<T>(job, r + i < job.rows ? r + i : job.rows - 1), job.cols);
-      if constexpr (G == kJoint)
-        hmax_each(tops, coming);
-      else
-        for (int i = 0; i < G; ++i) coming[i] = hmax(tops[i]);
-    };
-    find_tops(0);
-    for (int64_t r = 0; r < job.rows; r += G) {
-      const int n = job.rows - r < G ? (int)(job.rows - r) : G;
-      S m[Waiting<G>::kRoom];
-      for (int i = 0; i < Waiting<G>::kRoom; ++i) m[i] = coming[i];
-      if (r + G < job.rows) find_tops(r + G);
-      F64 lanes[G] = {};
-      for (int i = 0; i < G; ++i) {
-        if (kWrites && r > 0) put(r - G + i, i);
-        if (i >= n) continue;
-        const T* x = x_row<T>(job, r + i);
-        for (int64_t b = 0; b < bytes; b += 64) prefetch((const char*)x + kAhead + b);
-        lanes[i] = kAny || near<T>((double)m[i])
-                       ? exps_of<NP, op, false>(job.fast, x, job.cols, m[i], keep[i], rows.high_lanes[i])
-                       : exps_of<NP, op, true>(job.fast, x, job.cols, m[i], keep[i], rows.high_lanes[i]);
-      }
-      for (int i = n; i < G; ++i) lanes[i] = lanes[0], m[i] = m[0], rows.high_lanes[i] = rows.high_lanes[0];
-      for (int i = 0; i < Waiting<G>::kRoom; ++i) rows.m[i] = m[i];
-      if constexpr (G == kJoint)
-        hsum_each(lanes, rows.sum);
-      else
-        for (int i = 0; i < G; ++i) rows.sum[i] = hsum(lanes[i]);
-      if constexpr (op == Op::softmax) divide<op>(rows);
-      finish_rows<NP, op>(job, r, n, rows, keep);
+    S m = max_of<NP>(x_row<T>(job, 0), job.cols);
+    for (int64_t r = 0; r < job.rows; ++r) {
+      const T* x = x_row<T>(job, r);
+      for (int64_t b = 0; b < bytes; b += 64) prefetch((const char*)x + kAhead + b);
+      const S coming = r + 1 < job.rows ? max_of<NP>(x_row<T>(job, r + 1), job.cols) : m;
+      const double s = exps_of<NP>(op, job.fast, x, job.cols, m, keep[r & 1]);
+      if (kWrites && r > 0) put(r - 1);
+      before = ordinary((double)m, s) ? RowState{(double)m, s * unscale<T>()} : special(x, job.cols, (double)m, s);
+      if (op == Op::log_softmax) before_log = log_if(job, x, before);
+      if (!kWrites) job.states[r] = before;
+      m = coming;
     }
-    if (kWrites) {
-      const int64_t from = (job.rows - 1) / G * G;
-      for (int64_t r = from; r < job.rows; ++r) put(r, (int)(r - from));
-    }
+    if (kWrites) put(job.rows - 1);
     if (joined) lines.end();
-  }
-  // 1/s in two words, in registers throughout: GCC 12 rounds the same lines written for numbers otherwise where it makes
-  // vectors of some of them.
-  template <Op op>
-  static OSM_INLINE void divide(Waiting<kRows<op>>& rows) {
-    constexpr int room = Waiting<kRows<op>>::kRoom;
-    const F64 one = F64::set(1.0);
-    for (int i = kRows<op>; i < room; ++i) rows.sum[i] = 1.0;
-    if constexpr (sizeof(S) == 8) {
-      for (int i = 0; i < room; i += V::W) {
-        const F64 s = F64::load(rows.sum + i), inverse = div(one, s);
-        store(rows.high + i, inverse);
-        store(rows.low + i, mul(inverse, fma(sub(F64::set(0), inverse), s, one)));
-      }
-    } else {
-      for (int i = 0; i < room; i += V::W) {
-        const F64 a = div(one, F64::load(rows.sum + i)), b = div(one, F64::load(rows.sum + i + V::W - F64::W));
-        const F32 high = narrow(a, b);
-        store(rows.high + i, high);
-        store(rows.low + i, narrow(sub(a, low_half(high)), sub(b, high_half(high))));
-      }
-    }
-  }
-  // States of the rows, or what writing them takes. Odd ones are seen to one by one.
-  template <int NP, Op op>
-  static OSM_INLINE void finish_rows(const RowsJob& job, int64_t r, int n, Waiting<kRows<op>>& rows, V (&keep)[kRows<op>][2 * NP]) {
-    constexpr bool kAny = any_pivot<T>(op);
-    constexpr int G = kRows<op>;
-    unsigned odd = 0;
-    for (int i = 0; i < G; ++i) {
-      const bool good = kAny ? may_do<T>((double)rows.m[i]) & !rows.high_lanes[i] & usable(rows.sum[i])
-                             : ordinary((double)rows.m[i], rows.sum[i]);
-      odd |= (unsigned)!good << i;
-    }
-    rows.odd = 0;
-    if constexpr (op == Op::lse || op == Op::state) {
-      double reference[G];
-      if constexpr (op == Op::lse && kAny)
-        Of<T>::Sum::template references<G>(rows.m, reference);
-      else
-        for (int i = 0; i < G; ++i) reference[i] = (double)rows.m[i];
-      for (int i = 0; i < n; ++i) job.states[r + i] = {reference[i], rows.sum[i] * unscale<T>()};
-    } else if constexpr (op == Op::log_softmax) {
-      for (int i = 0; i < n; ++i)
-        rows.log_sum[i] = log_if(job, x_row<T>(job, r + i), RowState{(double)rows.m[i], rows.sum[i] * unscale<T>()});
-    }
-    for (int i = 0; odd && i < n; ++i)
-      if (odd >> i & 1) alone<NP, op>(job, r + i, rows, i, keep[i]);
-  }
-  // A row whose pivot did not do, or one that is not ordinary.
-  template <int NP, Op op>
-  static __attribute__((noinline)) void alone(const RowsJob& job, int64_t r, Waiting<kRows<op>>& rows, int i, V (&keep)[2 * NP]) {
-    const T* x = x_row<T>(job, r);
-    const double m = row_max(x, job.cols);
-    unsigned none;
-    const double sum = hsum(near<T>(m) ? exps_of<NP, op, false>(job.fast, x, job.cols, (S)m, keep, none)
-                                       : exps_of<NP, op, true>(job.fast, x, job.cols, (S)m, keep, none));
-    const bool good = ordinary(m, sum);
-    if (op == Op::lse || op == Op::state) {
-      const bool shifted = any_pivot<T>(op) && near<T>(m);
-      job.states[r] = good ? RowState{shifted ? Of<T>::Sum::reference(m) : m, sum * unscale<T>()}
-                           : special(x, job.cols, m, sum);
-      return;
-    }
-    rows.sum[i] = sum;
-    if constexpr (op == Op::softmax) divide<op>(rows);
-    rows.odd |= (unsigned)!good << i;
   }
   template <int NP>
   static void of(const RowsJob& job) {

@@ -69,37 +69,6 @@ OSM_INLINE int count_equal(F32 x, F32 m) { return __builtin_popcount(_mm512_cmp_
 OSM_INLINE uint32_t above(F32 x, F32 t) { return _mm512_cmp_ps_mask(x.v, t.v, _CMP_NLE_UQ); }
 OSM_INLINE F32 select(uint32_t mask, F32 a, F32 b) { return {_mm512_mask_mov_ps(b.v, (__mmask16)mask, a.v)}; }
 OSM_INLINE float hmax(F32 a) { return _mm512_reduce_max_ps(a.v); }
-// Eight registers at once, three instructions a pair and level. Sums in the order of hsum.
-#define OSM_JOINT 1
-OSM_INLINE void hmax_each(const F64 (&v)[8], double* out) {
-  for (int i = 0; i < 8; ++i) out[i] = hmax(v[i]);
-}
-OSM_INLINE void hmax_each(const F32 (&v)[8], float* out) {
-  __m512 pairs[4], fours[2];
-  for (int i = 0; i < 4; ++i)
-    pairs[i] = _mm512_max_ps(_mm512_unpacklo_ps(v[2 * i].v, v[2 * i + 1].v),
-                             _mm512_unpackhi_ps(v[2 * i].v, v[2 * i + 1].v));
-  for (int i = 0; i < 2; ++i) {
-    const __m512d a = _mm512_castps_pd(pairs[2 * i]), b = _mm512_castps_pd(pairs[2 * i + 1]);
-    fours[i] = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
-  }
-  const __m512 halves = _mm512_max_ps(_mm512_shuffle_f32x4(fours[0], fours[1], 0x88),
-                                      _mm512_shuffle_f32x4(fours[0], fours[1], 0xdd));
-  const __m512 whole = _mm512_max_ps(_mm512_shuffle_f32x4(halves, halves, 0x88),
-                                     _mm512_shuffle_f32x4(halves, halves, 0xdd));
-  _mm256_storeu_ps(out, _mm512_castps512_ps256(whole));
-}
-OSM_INLINE void hsum_each(const F64 (&v)[8], double* out) {
-  __m512d pairs[4], fours[2];
-  for (int i = 0; i < 4; ++i)
-    pairs[i] = _mm512_add_pd(_mm512_shuffle_f64x2(v[2 * i].v, v[2 * i + 1].v, 0x44),
-                             _mm512_shuffle_f64x2(v[2 * i].v, v[2 * i + 1].v, 0xee));
-  for (int i = 0; i < 2; ++i)
-    fours[i] = _mm512_add_pd(_mm512_shuffle_f64x2(pairs[2 * i], pairs[2 * i + 1], 0x88),
-                             _mm512_shuffle_f64x2(pairs[2 * i], pairs[2 * i + 1], 0xdd));
-  const __m512d sums = _mm512_add_pd(_mm512_unpacklo_pd(fours[0], fours[1]), _mm512_unpackhi_pd(fours[0], fours[1]));
-  _mm512_storeu_pd(out, _mm512_permutexvar_pd(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), sums));
-}
 OSM_INLINE F64 low_half(F32 a) { return {_mm512_cvtps_pd(_mm512_castps512_ps256(a.v))}; }
 OSM_INLINE F64 high_half(F32 a) { return {_mm512_cvtps_pd(_mm512_extractf32x8_ps(a.v, 1))}; }
 OSM_INLINE F32 narrow(F64 lo, F64 hi) {
