@@ -36,6 +36,10 @@ void run(const Problem& problem) {
   const bool own_kernel = c.algorithm == Algorithm::cached || c.algorithm == Algorithm::online;
   if (c.plain && !c.adjacent && own_kernel && c.layout.across())
     return c.layout.side_by_side(c.size, c.writes()) ? run_cols(c) : run_grouped(c);
+  if (own_kernel && c.problem.where && !c.problem.weights && !c.problem.given) {
+    if (masked_rows(c)) return run_masked_rows(c);
+    if (masked_cols(c)) return run_masked_cols(c);
+  }
   run_packed(c);
 }
 void small_rows(const Isa& isa, Op op, Dtype dtype, const char* x, char* y, int64_t rows, int64_t cols) {

@@ -15,6 +15,28 @@ OSM_INLINE double as_double(T16 x) {
   return first[0];
 }
 
+// Up to this many the best are kept in order; more are kept as a heap, the one to go first on top: log(k) steps each.
+constexpr int64_t kSorted = 32;
+OSM_INLINE bool goes_first(double a, int64_t a_at, double b, int64_t b_at) {  // before b: smaller, or as large and later
+  return beats(b, a) || (!beats(a, b) && a_at > b_at);
+}
+OSM_INLINE void sift_up(const TopkJob& job, int64_t i, double v, int64_t at) {
+  for (; i > 0; i = (i - 1) / 2) {
+    const int64_t up = (i - 1) / 2;
+    if (!goes_first(v, at, job.best[up], job.index[up])) break;
+    job.best[i] = job.best[up], job.index[i] = job.index[up];
+  }
+  job.best[i] = v, job.index[i] = at;
+}
+OSM_INLINE void sift_down(const TopkJob& job, int64_t i, int64_t n, double v, int64_t at) {
+  for (int64_t next; (next = 2 * i + 1) < n; i = next) {
+    if (next + 1 < n && goes_first(job.best[next + 1], job.index[next + 1], job.best[next], job.index[next])) ++next;
+    if (!goes_first(job.best[next], job.index[next], v, at)) break;
+    job.best[i] = job.best[next], job.index[i] = job.index[next];
+  }
+  job.best[i] = v, job.index[i] = at;
+}
+
 template <class T>
 void topk(const TopkJob& job) {
   using V = typename Of<T>::V;
@@ -22,8 +44,11 @@ void topk(const TopkJob& job) {
   constexpr int64_t P = pair_of<T>();
   const T* x = (const T*)job.x;
   int64_t held = 0;
+  const bool heap = job.k > kSorted;
+  const auto least_held = [&] { return job.best[heap ? 0 : held - 1]; };
   const auto insert = [&](double v, int64_t at) {
-    if (held == job.k && !beats(v, job.best[held - 1])) return;
+    if (held == job.k && !beats(v, least_held())) return;
+    if (heap) return held < job.k ? sift_up(job, held++, v, at) : sift_down(job, 0, held, v, at);
     int64_t i = held < job.k ? held++ : held - 1;
     for (; i > 0 && beats(v, job.best[i - 1]); --i) job.best[i] = job.best[i - 1], job.index[i] = job.index[i - 1];
     job.best[i] = v, job.index[i] = at;
@@ -33,10 +58,17 @@ void topk(const TopkJob& job) {
     if (n == P && held == job.k) {
       V a, b;
       load2(x + i, a, b);
-      const V least = V::set((S)job.best[held - 1]);
+      const V least = V::set((S)least_held());
       if (!(above(a, least) | above(b, least))) continue;
     }
     for (int64_t q = 0; q < n; ++q) insert(as_double(x[i + q]), i + q);
+  }
+  if (!heap) return;
+  for (int64_t n = held - 1; n > 0; --n) {  // the last of those left goes to the end
+    const double v = job.best[n];
+    const int64_t at = job.index[n];
+    job.best[n] = job.best[0], job.index[n] = job.index[0];
+    sift_down(job, 0, n, v, at);
   }
 }
 

@@ -24,6 +24,16 @@ static void put_column_states(const Context& c, const ColsJob& job, const int64_
   });
 }
 
+void put_columns(const Context& c, const ColsJob& job, int64_t result, int64_t step) {
+  for (int64_t i = 0; i < job.count; i += 64) {
+    ColsJob part = job;
+    part.x += i * c.size, part.states += i, part.count = std::min<int64_t>(64, job.count - i);
+    int64_t at[64];
+    for (int64_t k = 0; k < part.count; ++k) at[k] = result + (i + k) * step;
+    put_column_states(c, part, at);
+  }
+}
+
 void run_cols(const Context& c) {
   const Dim& side = c.layout.side();
   const Dim& along = c.layout.along[0];
@@ -53,13 +63,7 @@ void run_cols(const Context& c) {
       return;
     }
     c.kernels.cols(job);
-    for (int64_t i = 0; i < count; i += 64) {
-      ColsJob part = job;
-      part.x += i * c.size, part.states += i, part.count = std::min<int64_t>(64, count - i);
-      int64_t at[64];
-      for (int64_t k = 0; k < part.count; ++k) at[k] = p.result + (from + i + k) * side.result;
-      put_column_states(c, part, at);
-    }
+    put_columns(c, job, first.result, side.result);
   });
 }
 

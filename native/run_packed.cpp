@@ -29,13 +29,12 @@ struct Packed {
         const char* where = p.where + row.where + o.where;
         for (int64_t i = 0; i < count; ++i) live[at + i] = where[i * d.where] != 0;
       }
-      if (p.weights)
-        for (int64_t i = 0; i < count; ++i) {
-          double w;
-          std::memcpy(&w, p.weights + row.weights + o.weights + i * d.weights, 8);
-          live[at + i] &= w != 0;
-          weights[at + i] = live[at + i] ? w : 0.0;
-        }
+      if (p.weights) {
+        copy_elements(8, p.weights + row.weights + o.weights, d.weights, (char*)(weights + at), 8, count);
+        for (int64_t i = 0; i < count; ++i) live[at + i] &= weights[at + i] != 0;
+        if (p.where)
+          for (int64_t i = 0; i < count; ++i) weights[at + i] = live[at + i] ? weights[at + i] : 0.0;
+      }
     });
     live_count = n;
     if (p.where || p.weights)
@@ -70,10 +69,36 @@ struct Packed {
     });
   }
 
-  // Sum of w*exp(x) = sum of sign(w)*exp(x + log|w|): a state whose s may have any sign, with the largest exponent as
-  // its pivot. At +inf s counts the infinite terms by their signs; both signs together are undefined.
+  // Sum of w*exp(x), a state whose s may have any sign. With the largest x as the pivot, where the terms that vanish
+  // beside it cannot matter whatever their weights.
   RowState weighted(int64_t n) {
     if (c.algorithm == Algorithm::naive) return weighted_unshifted(n);
+    const double m = c.kernels.maximum(data, n);
+    if (!std::isfinite(m)) return weighted_apart(n);
+    constexpr int64_t piece = 256;
+    double wide[piece], e[piece], s = 0, greatest = 0;
+    for (int64_t from = 0; from < n; from += piece) {
+      const int64_t count = std::min(piece, n - from);
+      c.kernels.widen(data + from * c.size, wide, count);
+      c.problem.isa->kernels[(int)Dtype::f64].exps((const char*)wide, e, count, m);
+      double part[4] = {}, top[4] = {};
+      for (int64_t i = 0; i < count; ++i) {
+        const double w = weights[from + i];
+        part[i & 3] += w * e[i];
+        top[i & 3] = std::max(top[i & 3], std::fabs(w));
+      }
+      s += (part[0] + part[1]) + (part[2] + part[3]);
+      greatest = std::max({greatest, top[0], top[1], top[2], top[3]});
+    }
+    // exp vanishes some 745 below m: what is lost is less than 1e-300 of the greatest weight, a term. And m must not be
+    // so large that log(s), which it is added to, loses its last bits to it.
+    const bool whole = std::isfinite(s) && std::fabs(s) > (double)n * greatest * 1e-280;
+    if (whole && std::fabs(m + std::log(std::fabs(s))) >= std::fabs(m) / 8) return {m, s};
+    return weighted_apart(n);
+  }
+  // The same as a sum of sign(w)*exp(x + log|w|), with the largest exponent as the pivot. At +inf s counts the infinite
+  // terms by their signs; both signs together are undefined.
+  RowState weighted_apart(int64_t n) {
     double m = -HUGE_VAL, s = 0, infinite_up = 0, infinite_down = 0;
     for (int64_t i = 0; i < n; ++i) {
       const double t = exponent(i);
