@@ -113,11 +113,11 @@ void three_pass_rows(const RowsJob& job) {
     using Main = typename Of<T>::Main;
     const S p = (S)pivot(m);
     const bool main = job.op == Op::softmax && near<T>((double)p);
-    const double s = main                      ? sum_pass(x, job.cols, Main(p))
+    const double s = main                    ? sum_pass(x, job.cols, Main(p))
                      : job.op == Op::softmax ? sum_pass(x, job.cols, ExpFar<V, Of<T>::kDegree>(p))
                                              : sum_pass(x, job.cols, typename Of<T>::State(p));
-    const RowState st = ordinary(m, s) ? RowState{main ? Main::reference(m) : m, s * unscale<T>()}
-                                       : special(x, job.cols, m, s);
+    const RowState st =
+        ordinary(m, s) ? RowState{main ? Main::reference(m) : m, s * unscale<T>()} : special(x, job.cols, m, s);
     if (writes(job))
       write_row(job.op, x, y_row<T>(job, r), job.cols, st, log_if(job, x, st), how, job.scratch);
     else
@@ -144,7 +144,8 @@ void naive_rows(const RowsJob& job) {
 
 // ---- cached: the row is read from memory once
 
-// Two rows in flight: exponentials of row r, results of row r - 1; and where the pivot must be the maximum, that of row r
+// Two rows in flight: exponentials of row r, results of row r - 1; and where the pivot must be the maximum, that of row
+// r
 // + 1 as the third.
 template <class T>
 struct Pipeline {
@@ -156,9 +157,9 @@ struct Pipeline {
   Store how;
   S* keep;  // exponentials of one row: each is written out just before the next row's takes its place
   char* space;
-  RowState before{0, 0};   // of the row before
-  double before_log = 0;   // log(s) of the row before, for log_softmax
-  bool waits = false;      // the row before is to be written
+  RowState before{0, 0};  // of the row before
+  double before_log = 0;  // log(s) of the row before, for log_softmax
+  bool waits = false;     // the row before is to be written
 
   explicit Pipeline(const RowsJob& j) : job(j), how(row_store<T>(j)) {
     keep = (S*)job.scratch;

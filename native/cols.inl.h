@@ -190,6 +190,9 @@ struct Cols {
       const int64_t left = (job.count - j + P - 1) / P, pairs = left < most ? left : most;
       gather(j, pairs, strip, keep);
       for (int64_t p = 0; p < pairs; ++p) {
+        // The strip after this one comes in while these exponentials are made.
+        if (const int64_t next = j + (most + p) * P; next + P <= job.count)
+          for (int64_t c = 0; c < job.length; ++c) prefetch_line(c, next);
         sum_pair(keep + p * job.length * P, strip[p]);
         if (writes())
           settle(strip[p], j + p * P, live(j + p * P));

@@ -178,7 +178,7 @@ bool masked_rows(const Context& c);
 void run_masked_rows(const Context& c);
 bool masked_cols(const Context& c);
 void run_masked_cols(const Context& c);
-void run_grouped(const Context& c);   // neighbours are brought side by side
-void run_packed(const Context& c);    // elements are gathered one by one
+void run_grouped(const Context& c);  // neighbours are brought side by side
+void run_packed(const Context& c);   // elements are gathered one by one
 
 }  // namespace osm

@@ -16,7 +16,7 @@ bool log16_usable();
 void log16_rows(const RowsJob&);
 RowState log16_state(const char* x, int64_t n);
 void log16_write(Op op, const char* x, char* y, int64_t n, RowState st, double log_s, bool stream);
-}
+}  // namespace isa_avx512
 static const Isa* const kAll[] = {&isa_avx512::table, &isa_avx2::table, &isa_scalar::table};
 #elif defined(OSM_ARM)
 namespace isa_neon {

@@ -9,7 +9,8 @@ constexpr int64_t kBlock = 64;    // pairs between folds; also the grain of stag
 constexpr int64_t kAhead = 8192;  // bytes of prefetch distance inside a sweep: two pages (1, 2, 4, 8 and 16 KiB tried)
 
 // Main: exponentials that are summed and divided by their own sum. Map: relative to the true maximum, for sums made
-// elsewhere. Sum: for log-sum-exps, by any pivot; Light: by the maximum. State: where m and s themselves are the result.
+// elsewhere. Sum: for log-sum-exps, by any pivot; Light: by the maximum. State: where m and s themselves are the
+// result.
 template <class T>
 struct Of {  // 16-bit formats
   using V = F32;
@@ -69,8 +70,8 @@ template <class T>
 OSM_INLINE bool near(double m) {  // false for NaN
   return __builtin_fabs(m) < (double)Log2e<typename Of<T>::V>::limit;
 }
-// The pivot p does where no element is further above it than this: beyond, the exponent of a scaled result would wrap. No
-// element that is negative is, for the least of these pivots; so of the elements only the peak() is looked at.
+// The pivot p does where no element is further above it than this: beyond, the exponent of a scaled result would wrap.
+// No element that is negative is, for the least of these pivots; so of the elements only the peak() is looked at.
 constexpr double kAbove = 40;
 template <class T>
 OSM_INLINE bool may_do(double p) {

@@ -17,7 +17,8 @@ OSM_INLINE double as_double(T16 x) {
 
 // Up to this many the best are kept in order; more are kept as a heap, the one to go first on top: log(k) steps each.
 constexpr int64_t kSorted = 32;
-OSM_INLINE bool goes_first(double a, int64_t a_at, double b, int64_t b_at) {  // before b: smaller, or as large and later
+OSM_INLINE bool goes_first(double a, int64_t a_at, double b,
+                           int64_t b_at) {  // before b: smaller, or as large and later
   return beats(b, a) || (!beats(a, b) && a_at > b_at);
 }
 OSM_INLINE void sift_up(const TopkJob& job, int64_t i, double v, int64_t at) {

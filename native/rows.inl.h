@@ -113,7 +113,7 @@ Swept sweep(const Sweep<T, E, R>& given, int64_t cols, char* space) {
     const int64_t from = written, rest = cols - head - joint * P;
     for (; written < joint; ++written)
       sweep_pairs<1, T, E, R, Top::none, false, false, kWrite, kPut>(w, written * P, y + (written - from) * P, m0, m1,
-                                                                 group);
+                                                                     group);
     if (rest) write_some(joint * P, rest, y + (joint - from) * P);
     written = joint + 1;
   };

@@ -1,6 +1,7 @@
-// Masked rows (`where`) that would be plain without their mask: they are copied with -inf in the masked places, a few rows
-// at a time, and the copies, still in cache, go to the same kernels. exp(-inf) = 0 and -inf less anything is -inf, so what
-// the kernels write in the masked places is right but in rows that come out as NaN, which are mended afterwards.
+// Masked rows (`where`) that would be plain without their mask: they are copied with -inf in the masked places, a few
+// rows at a time, and the copies, still in cache, go to the same kernels. exp(-inf) = 0 and -inf less anything is -inf,
+// so what the kernels write in the masked places is right but in rows that come out as NaN, which are mended
+// afterwards.
 #include "context.h"
 
 namespace osm {
@@ -73,7 +74,8 @@ void run_masked_rows(const Context& c) {
       const int64_t n = std::min({most, to - r, inner.size - place.inner});
       const char* where = p.where + place.where;
       for (int64_t i = 0; i < n; ++i)
-        masked_copy(p.dtype, p.x + place.x + i * inner.x, where + i * inner.where, along.where, copy + i * stride, cols);
+        masked_copy(p.dtype, p.x + place.x + i * inner.x, where + i * inner.where, along.where, copy + i * stride,
+                    cols);
       RowsJob job = rows_job(c);
       job.x = copy, job.x_stride = stride, job.rows = n, job.scratch = copy + most * stride;
       job.y = p.y + place.y, job.y_stride = inner.y, job.states = states;
@@ -97,8 +99,9 @@ void run_masked_cols(const Context& c) {
   const Problem& p = c.problem;
   const Dim &side = c.layout.side(), &along = c.layout.along[0];
   // Lines of the copy: whole ones, a strip of 64 at least.
-  const int64_t wide = std::clamp<int64_t>(4 * kCopyBytes / (along.size * c.size) / 64 * 64, 64, 4096), line = wide * c.size;
-  const Algorithm algorithm = p.algorithm != kAuto             ? (Algorithm)p.algorithm
+  const int64_t wide = std::clamp<int64_t>(4 * kCopyBytes / (along.size * c.size) / 64 * 64, 64, 4096),
+                line = wide * c.size;
+  const Algorithm algorithm = p.algorithm != kAuto          ? (Algorithm)p.algorithm
                               : along.size <= kColumnCached ? Algorithm::cached
                                                             : Algorithm::online;
   const int64_t strips = (side.size + wide - 1) / wide, outer = c.layout.rows / side.size;

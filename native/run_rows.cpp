@@ -21,7 +21,8 @@ static void reduce_rows(const Context& c, RowsJob job, int64_t from, int64_t to)
     if (job.op == Op::state)
       put_states(c, states, at, n);
     else
-      put_lse(c, states, at, n, [&](int64_t i) { return lse_near_0(*c.problem.isa, c.problem.dtype, job.x + i * inner.x, job.cols); });
+      put_lse(c, states, at, n,
+              [&](int64_t i) { return lse_near_0(*c.problem.isa, c.problem.dtype, job.x + i * inner.x, job.cols); });
     r += n;
   }
 }

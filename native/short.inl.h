@@ -113,9 +113,10 @@ struct Short {
     store_row<NP>(y, cols, v, nt);
   }
 
-  // Three rows in flight: the maximum of row r + 1, exponentials of row r, results of row r - 1. (Any pivot would do, see
-  // any_pivot; but to see that it does takes as long here as the maximum, and eight rows at a time were slower.) The chain maximum - exponentials - sum - division of one row is some hundred
-  // and fifty cycles long and must not hold up its neighbours.
+  // Three rows in flight: the maximum of row r + 1, exponentials of row r, results of row r - 1. (Any pivot would do,
+  // see any_pivot; but to see that it does takes as long here as the maximum, and eight rows at a time were slower.)
+  // The chain maximum - exponentials - sum - division of one row is some hundred and fifty cycles long and must not
+  // hold up its neighbours.
   template <int NP, Op op>
   static void all(const RowsJob& job) {
     if (job.rows == 0) return;

@@ -104,7 +104,8 @@ struct Isa {
 int64_t rows_scratch(Dtype dtype, int64_t cols);
 int64_t cols_scratch(Dtype dtype, int64_t length);
 
-// The kernels of a format; with `fast`, those that trade a unit or two of a 16-bit result for speed, where there are any.
+// The kernels of a format; with `fast`, those that trade a unit or two of a 16-bit result for speed, where there are
+// any.
 const Kernels& kernels_of(const Isa& isa, Dtype dtype, bool fast);
 
 // Best first; the scalar one is last and always there.

@@ -1,9 +1,10 @@
-// bfloat16 softmax for precision="fast": the exponentials are carried as 16-bit logarithms, two to a word of 32 bits, so
-// that dividing by the sum is a subtraction and 32 results take a dozen instructions (vbmi and bf16 on top of AVX-512).
+// bfloat16 softmax for precision="fast": the exponentials are carried as 16-bit logarithms, two to a word of 32 bits,
+// so that dividing by the sum is a subtraction and 32 results take a dozen instructions (vbmi and bf16 on top of
+// AVX-512).
 //
 // A logarithm counts 1/128 of an octave, with a bias that makes 2^0 the bit pattern of 1.0: y = 128*(log2(e) + 127).
-// Its bfloat16 is y - u(y mod 128), where u (0 to 11) is by how much a line lies above 2^f: a table of 128 bytes. After a
-// subtraction of k = 128*log2(sum) the same holds with the table of k's fraction; sixteen of them stand for all.
+// Its bfloat16 is y - u(y mod 128), where u (0 to 11) is by how much a line lies above 2^f: a table of 128 bytes. After
+// a subtraction of k = 128*log2(sum) the same holds with the table of k's fraction; sixteen of them stand for all.
 //
 // Errors, relative: y is rounded once (0.27 %), a result once more (0.39 %), k to a sixteenth (0.02 %), and the sum is
 // made of results (0.66 % where all its terms err alike; much less in rows of many values): 2^-6 at the worst.
@@ -29,13 +30,13 @@ namespace {
 #include "../rows.inl.h"
 // clang-format on
 
-constexpr int kUnits = 128;            // an octave
-constexpr int kOne = 127 * kUnits;     // the logarithm of 1
-constexpr int kFractions = 16;         // tables
+constexpr int kUnits = 128;                 // an octave
+constexpr int kOne = 127 * kUnits;          // the logarithm of 1
+constexpr int kFractions = 16;              // tables
 constexpr double kPerUnit = 0x1.715476p+7;  // 128*log2(e), as float
-constexpr float kLimit = 256;          // |pivot| below this: x*kPerUnit stays far from the end of the integers
-constexpr int kWords = 32;             // a register
-constexpr int64_t kBlockCols = 2048;   // between folds of the sum
+constexpr float kLimit = 256;               // |pivot| below this: x*kPerUnit stays far from the end of the integers
+constexpr int kWords = 32;                  // a register
+constexpr int64_t kBlockCols = 2048;        // between folds of the sum
 constexpr int64_t kShort = 256;
 
 constexpr double exp2_of(double f) {  // 0 <= f < 2
@@ -51,7 +52,8 @@ struct Tables {
       for (int i = 0; i < kUnits; ++i) {
         const double at = i - (double)fraction / kFractions;
         // Below 1 (i = 0 alone) a step of the bits is half as wide.
-        const double bits = at < 0 ? 2 * kUnits * (exp2_of(1 + at / kUnits) / 2 - 1) : kUnits * (exp2_of(at / kUnits) - 1);
+        const double bits =
+            at < 0 ? 2 * kUnits * (exp2_of(1 + at / kUnits) / 2 - 1) : kUnits * (exp2_of(at / kUnits) - 1);
         u[fraction][i] = (uint8_t)(i - bits + 0.5);
       }
   }
@@ -62,9 +64,7 @@ struct Curve {
   __m512i low, high;
   explicit OSM_INLINE Curve(int fraction)
       : low(_mm512_load_si512(kTables.u[fraction])), high(_mm512_load_si512(kTables.u[fraction] + 64)) {}
-  OSM_INLINE __m512i at(__m512i y) const {
-    return _mm512_maskz_permutex2var_epi8(0x5555555555555555u, low, y, high);
-  }
+  OSM_INLINE __m512i at(__m512i y) const { return _mm512_maskz_permutex2var_epi8(0x5555555555555555u, low, y, high); }
 };
 
 // What a row is divided by: its sum as a logarithm, given in sixteenths of a unit.
@@ -87,7 +87,8 @@ OSM_INLINE __m256i sixteenths_of(__m256 sums) {
   constexpr float c[] = {0.00010018903f, 1.4373022f, -0.6729342f, 0.3154676f, -0.08001088f};
   __m256 q = _mm256_set1_ps(c[4]);
   for (int k = 3; k >= 0; --k) q = _mm256_fmadd_ps(q, t, _mm256_set1_ps(c[k]));
-  const __m256i all = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_add_ps(exponent, q), _mm256_set1_ps(kUnits * kFractions)));
+  const __m256i all =
+      _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_add_ps(exponent, q), _mm256_set1_ps(kUnits * kFractions)));
   return _mm256_max_epi32(all, _mm256_setzero_si256());
 }
 OSM_INLINE int sixteenths_of(float sum) { return _mm256_cvtsi256_si32(sixteenths_of(_mm256_set1_ps(sum))); }
@@ -101,10 +102,10 @@ OSM_INLINE __m256 sums_of(const __m512 (&s)[8]) {
     const __m512d a = _mm512_castps_pd(pairs[2 * i]), b = _mm512_castps_pd(pairs[2 * i + 1]);
     fours[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
   }
-  const __m512 halves = _mm512_add_ps(_mm512_shuffle_f32x4(fours[0], fours[1], 0x88),
-                                      _mm512_shuffle_f32x4(fours[0], fours[1], 0xdd));
-  const __m512 whole = _mm512_add_ps(_mm512_shuffle_f32x4(halves, halves, 0x88),
-                                     _mm512_shuffle_f32x4(halves, halves, 0xdd));
+  const __m512 halves =
+      _mm512_add_ps(_mm512_shuffle_f32x4(fours[0], fours[1], 0x88), _mm512_shuffle_f32x4(fours[0], fours[1], 0xdd));
+  const __m512 whole =
+      _mm512_add_ps(_mm512_shuffle_f32x4(halves, halves, 0x88), _mm512_shuffle_f32x4(halves, halves, 0xdd));
   return _mm512_castps512_ps256(whole);
 }
 
@@ -353,7 +354,8 @@ RowState segment_state(const char* px, int64_t n) {
     const float pivot = attempt ? (float)row_max(x, n) : as_float(x[0]);
     if (!usable_pivot(pivot)) continue;
     const float whole = whole_pivot(pivot);
-    const float sum = Exponents{x, base_of(whole), nullptr, 0}.run<true, false, false, Store::plain>(n, nullptr, nullptr);
+    const float sum =
+        Exponents{x, base_of(whole), nullptr, 0}.run<true, false, false, Store::plain>(n, nullptr, nullptr);
     if (usable_sum(sum)) return {(double)whole / kPerUnit, (double)sum};
   }
   return table.kernels[(int)Dtype::bf16].softmax_state(px, n);

@@ -53,8 +53,8 @@ OSM_INLINE F32 mul(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 OSM_INLINE F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 OSM_INLINE F32 fms(F32 a, F32 b, F32 c) { return {_mm512_fmsub_ps(a.v, b.v, c.v)}; }
 OSM_INLINE F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
-// The greater as integers: of numbers one of which is positive the greater, of negative ones the lesser. On another, wider
-// pipe than max().
+// The greater as integers: of numbers one of which is positive the greater, of negative ones the lesser. On another,
+// wider pipe than max().
 OSM_INLINE F32 peak(F32 a, F32 b) {
   return {_mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a.v), _mm512_castps_si512(b.v)))};
 }

@@ -54,7 +54,7 @@ void check_states(const Variant& v, const Table& t, const Truth& truth, const Ro
     v.isa->finish(&states[r], &lse, 1);
     tally.check(tolerance.logarithm(lse, want.lse), place(v, what, t.rows, t.cols, r, 0, lse, want.lse));
     if (v.algorithm == (int)Algorithm::naive) continue;  // its states have no maximum
-    if (v.op != Op::state) {  // relative to a number near the maximum
+    if (v.op != Op::state) {                             // relative to a number near the maximum
       const double s = std::isfinite(want.m) ? states[r].s * std::exp(states[r].m - want.m) : states[r].s;
       tally.check(tolerance.sum(s, want.s), place(v, what, t.rows, t.cols, r, -2, s, want.s));
       continue;
