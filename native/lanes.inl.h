@@ -3,7 +3,7 @@
 constexpr int64_t kColsBlock = 8;          // elements of each column between updates of the running state
 constexpr int64_t kColsKeep = 256 * 1024;  // bytes of a strip kept adjacent, where a column is short enough for it
 constexpr int64_t kColsWrite = 4;          // rows written side by side
-constexpr int64_t kColsStrip = 4096;       // columns side by side whose states are kept at once
+constexpr int64_t kColsStrip = 1024;       // columns side by side whose states are kept at once
 
 // Lanes whose maximum is infinite get the pivot 0.
 template <class V>

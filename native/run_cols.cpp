@@ -41,7 +41,7 @@ void run_cols(const Context& c) {
   // Whole strips an item, and lines that no two items share.
   const int64_t wide = c.algorithm == Algorithm::cached
                            ? std::clamp<int64_t>(kItemBytes / (along.size * c.size) / 64 * 64, 64, 4096)
-                           : 4096;
+                           : 1024;
   const int64_t strips = (side.size + wide - 1) / wide;
   const int64_t scratch = cols_scratch(c.problem.dtype, c.algorithm == Algorithm::cached ? along.size : 0);
   parallel_for(outer * strips, c.threads, [&](int64_t item) {
