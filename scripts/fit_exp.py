@@ -54,6 +54,15 @@ def fit_float64(degree: int) -> list[float]:
     return [float(answer[j]) for j in range(degree)]
 
 
+def fit_log2(degree: int) -> tuple[list[float], float]:
+    """Coefficients c0..c_degree of log2(1 + t) on [0, 1] at Chebyshev nodes, and the largest error."""
+    nodes = (np.cos(np.pi * (np.arange(400) + 0.5) / 400) + 1) / 2
+    coefficients = np.polynomial.polynomial.polyfit(nodes, np.log2(1 + nodes), degree)
+    grid = np.linspace(0, 1, 10001)
+    error = np.abs(np.polynomial.polynomial.polyval(grid, coefficients) - np.log2(1 + grid)).max()
+    return [float(np.float32(c)) for c in coefficients], float(error)
+
+
 def worst_error(coefficients: list[float]) -> float:
     worst = mpf(0)
     for k in range(2001):
@@ -72,6 +81,9 @@ def main() -> None:
     for name, degree, coefficients in fits:
         print(f"{name} degree {degree}: relative error {worst_error(coefficients):.2e}")
         print("    " + ", ".join(c.hex() for c in coefficients))
+    coefficients, error = fit_log2(4)
+    print(f"log2(1 + t) degree 4 (avx512_log16.cpp): error {error:.2e}")
+    print("    " + ", ".join(f"{c:.8g}" for c in coefficients))
     log2e = 1 / mp.log(2)
     for dtype in (np.float32, np.float64):
         high = float(dtype(float(log2e)))

@@ -240,7 +240,13 @@ def test_a_terminal_sees_progress_and_a_pipe_does_not(tmp_path):
 def test_a_run_is_judged_by_the_disk_or_by_memory(tmp_path, monkeypatch):
     rates = {"in": machine.DiskRates(100.0, 1.0, 1), "out": machine.DiskRates(1.0, 50.0, 1)}
     monkeypatch.setattr(machine, "disk", lambda folder, nbytes: rates[Path(folder).name])
-    monkeypatch.setattr(machine, "memory", lambda: machine.MemoryRates(1000.0, 400.0, 500.0, 1, 1))
+    taken = []
+
+    def memory(nbytes):
+        taken.append(nbytes)
+        return machine.MemoryRates(1000.0, 400.0, 500.0, 1, 1)
+
+    monkeypatch.setattr(machine, "memory", memory)
     (tmp_path / "in").mkdir()
     (tmp_path / "out").mkdir()
     np.save(tmp_path / "in" / "x.npy", np.zeros(59, np.float64))  # 600 bytes with its header
@@ -250,11 +256,18 @@ def test_a_run_is_judged_by_the_disk_or_by_memory(tmp_path, monkeypatch):
     )
 
     def judged(seconds):
-        return report.judge_run(type(result)(**{**vars(result), "seconds": seconds}), source, target)
+        made = type(result)(**{**vars(result), "seconds": seconds})
+        return report.judge_run(made, source, target, 1 << 20)
 
     assert (result.bytes_read, result.bytes_written) == (600, 600)
     assert judged(36.0) == report.RunVerdict("disk", (6 + 12) / 36.0, 100.0, 50.0)
     assert judged(6.0) == report.RunVerdict("memory", 1200 / 500 / 6.0, 1000.0, 500.0)
+    assert taken == [1 << 19]  # two buffers within the memory the run was given
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"online-softmax {online_softmax.__version__}\n"
 
 
 # --- report -------------------------------------------------------------------------------------------

@@ -4,9 +4,10 @@ import copy
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
-from helpers import assert_close, assert_same_bits, bound
+from helpers import assert_close, assert_same_bits, bound, noise
 
 import online_softmax as osm
 from online_softmax import cpu, reference
@@ -114,3 +115,92 @@ def test_names_of_a_wrong_type_are_named():
 def test_states_copy():
     state = osm.SoftmaxState.of(np.arange(6.0).reshape(2, 3))
     assert copy.deepcopy(state) == state
+
+
+def test_lse_near_zero_is_exact_whatever_the_maximum():
+    """No term dominates, the maximum is far from 0, and the sum still cancels to almost nothing."""
+    x = np.array([-1.8568027, -0.42443824, -1.66231], np.float32)
+    exact = np.log(np.sum(np.exp(x.astype(np.float64))))  # 8.6e-6, good to 1e-11
+    assert abs(exact) < 1e-5
+    ways = {
+        "row": osm.logsumexp(x, -1),
+        "column": osm.logsumexp(np.stack([x] * 5, axis=1), 0)[2],
+        "masked": osm.logsumexp(np.append(x, np.float32(7)), where=[True, True, True, False]),
+        "gathered": osm.logsumexp(np.repeat(x, 2)[::2]),
+        "top-k": osm.softmax_topk(x, 1).lse,
+    }
+    for way, got in ways.items():
+        np.testing.assert_allclose(got, exact, rtol=2.0**-22, err_msg=way)
+
+
+def test_a_late_maximum_far_above_the_first_elements():
+    """The pivot taken from the start of the row does not do: the row is done again by its maximum."""
+    for rise in (20.0, 26.0, 39.0, 41.0, 60.0, 89.0, 200.0, 255.0, 300.0, 1e4):
+        for n in (300, 5000, 40_000, 200_000):
+            x = noise((2, n), np.dtype(np.float32))
+            x[0, n - 7] += np.float32(rise)
+            wide = x.astype(np.float64)
+            exact = reference.softmax(wide)
+            assert_close(osm.softmax(x), exact, bound("softmax", wide, exact, x.dtype), f"{rise} {n}")
+            exact = reference.logsumexp(wide)
+            assert_close(osm.logsumexp(x), exact, bound("logsumexp", wide, exact, x.dtype), f"{rise} {n}")
+
+
+def test_a_first_element_that_is_no_pivot():
+    """Masked, far from 0 or far below the maximum, in every precision."""
+    for dtype in (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)):
+        for first in (-np.inf, -3e4, -300.0, -90.0, 300.0):
+            for n in (40, 300, 3000, 70_000):
+                x = noise((3, n), dtype)
+                x[1, : min(n - 1, 70)] = first
+                wide = x.astype(np.float64)
+                exact = reference.softmax(wide)
+                for precision in ("exact", "fast"):
+                    allowed = bound("softmax", wide, exact, dtype, fast=precision == "fast")
+                    got = osm.softmax(x, precision=precision)
+                    assert_close(got, exact, allowed, f"{dtype} {first} {n} {precision}")
+
+
+def test_fast_bfloat16_keeps_what_is_exact():
+    one = np.full((9, 257), -np.inf, ml_dtypes.bfloat16)
+    one[np.arange(9), np.arange(9) * 29] = np.linspace(-200, 200, 9)
+    got = osm.softmax(one, precision="fast").astype(np.float64)
+    assert np.array_equal(got, np.isfinite(one.astype(np.float64)).astype(np.float64))
+    nan = noise((17, 100), np.dtype(ml_dtypes.bfloat16))
+    nan.view(np.uint16)[5, 50] = 0xFFC0  # a negative one
+    nan.view(np.uint16)[11, 99] = 0x7FC0
+    bad = np.isnan(osm.softmax(nan, precision="fast").astype(np.float32)).all(axis=1)
+    assert np.flatnonzero(bad).tolist() == [5, 11]
+
+
+def test_masked_rows_and_columns_that_come_out_as_nan_keep_their_blanks():
+    x = noise((70, 90), np.dtype(np.float32))
+    x[3, 5] = x[40, 80] = np.nan
+    keep = np.random.default_rng(0).random(x.shape) < 0.5
+    keep[3, 5] = keep[40, 80] = True
+    keep[50] = False
+    for op, blank in ((osm.softmax, 0.0), (osm.log_softmax, -np.inf)):
+        for axis in (0, 1):
+            got = op(x, axis, where=keep)
+            assert np.all(got[~keep] == blank)
+            touched = np.isnan(np.where(keep, x, 0)).any(axis=axis, keepdims=True)
+            assert np.array_equal(np.isnan(got), keep & touched)
+
+
+def test_many_of_the_largest():
+    """Past the number kept in order: a heap, with NaN first and ties by the lower index."""
+    x = np.random.default_rng(0).integers(-50, 50, (4, 5000)).astype(np.float32)
+    x[0, 5], x[1, 3], x[2, :600] = np.nan, np.inf, -np.inf
+    order = np.argsort(-np.where(np.isnan(x), 1e9, x), axis=1, kind="stable")
+    for k in (32, 33, 200, 5000):
+        assert np.array_equal(osm.softmax_topk(x, k).indices, order[:, :k])
+
+
+def test_weights_of_any_size():
+    """By the largest x where that serves, by the largest x + log|b| where it does not."""
+    assert abs(osm.logsumexp([0.0, -800.0], b=[1e-270, 1e300]) - (300 * np.log(10) - 800)) < 1e-11
+    x, b = np.random.default_rng(0).normal(0, 5, (2, 3, 700))
+    total = np.sum(b * np.exp(x), axis=-1)
+    lse, sign = osm.logsumexp(x, b=b, return_sign=True)
+    np.testing.assert_array_equal(sign, np.sign(total))
+    np.testing.assert_allclose(lse, np.log(np.abs(total)), rtol=1e-11)

@@ -45,6 +45,9 @@ _NO_STRIDES: Final[list[int]] = []
 _LARGE_RESULT: Final = 1 << 20  # results from here on come from large pages and a pool
 
 
+_VARIABLES: Final = ("ONLINE_SOFTMAX_ISA", "ONLINE_SOFTMAX_ALGORITHM", "ONLINE_SOFTMAX_THREADS")
+
+
 def isas() -> tuple[str, ...]:
     """Instruction sets usable on this CPU, best first."""
     return _core.isas()
@@ -75,6 +78,7 @@ class _Defaults:
 
     def __init__(self) -> None:
         self.isa, self.algorithm, self.threads = isas()[0], "auto", 1
+        self.set_by = frozenset(name for name in _VARIABLES if os.environ.get(name))
         self.error: ValueError | None = None
         try:
             self.isa = _from_environment("ONLINE_SOFTMAX_ISA", isas(), self.isa)
@@ -378,10 +382,14 @@ def _model() -> str:
 
 
 def info() -> dict[str, Any]:
-    """What is in force and why: instruction set, algorithm, threads, caches and result pool (bytes)."""
+    """What is in force and why: instruction set, algorithm, threads, caches and result pool (bytes).
+
+    The pool keeps the memory of released results of 1 MiB and more, up to `pool_limit`, so that the next
+    result costs no page faults; `pool_kept` of it is held now.
+    """
 
     def because(variable: str, otherwise: str) -> str:
-        return f"{variable} is set" if os.environ.get(variable) else otherwise
+        return f"{variable} was set when the package was imported" if variable in _DEFAULTS.set_by else otherwise
 
     return {
         "cpu": _model(),

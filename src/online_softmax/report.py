@@ -289,11 +289,14 @@ class RunVerdict:
     write_rate: float
 
 
-def judge_run(result: RunResult, source: Path, target: Path) -> RunVerdict:
+def judge_run(
+    result: RunResult, source: Path, target: Path, memory: int = 2 * machine.BUFFER_BYTES
+) -> RunVerdict:
     """How close a run came to its disk's rate, or to memory's where the page cache beat the disk.
 
     Measures the folders of both files with a test of about the run's size, 4 to 64 MiB; the input's folder
-    stands in by the output's where it can't be written. OSError if neither can.
+    stands in by the output's where it can't be written. Takes no more than `memory` bytes for it. OSError if
+    neither can.
     """
     size = min(max(result.bytes_read, result.bytes_written, machine.DISK_PIECE), machine.DISK_BYTES)
     output = machine.disk(target.absolute().parent, nbytes=size)
@@ -306,6 +309,6 @@ def judge_run(result: RunResult, source: Path, target: Path) -> RunVerdict:
     )
     if result.seconds >= floor:
         return RunVerdict("disk", floor / result.seconds, read_rate, output.write)
-    rates = machine.memory()
+    rates = machine.memory(nbytes=max(4096, min(machine.BUFFER_BYTES, memory // 2)))
     floor = rates.floor_seconds(result.bytes_read, result.bytes_written)
     return RunVerdict("memory", floor / result.seconds, rates.read, rates.best_copy)

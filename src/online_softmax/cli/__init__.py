@@ -12,9 +12,11 @@ import signal
 import sys
 from collections.abc import Iterator
 from types import FrameType
+from typing import Annotated
 
 import typer
 
+from .. import __version__
 from ..report import MissingExtra
 from . import info, report, run
 
@@ -25,6 +27,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"online-softmax {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
 app.command("run")(run.command)
 app.command("report")(report.command)
 app.command("info")(info.command)

@@ -109,11 +109,11 @@ def _run(source: Path, target: Path, operation: Operation, axis: int, memory: in
         )
 
 
-def last_line(result: streaming.RunResult, source: Path, target: Path) -> str:
+def last_line(result: streaming.RunResult, source: Path, target: Path, memory: int) -> str:
     """Bytes read, bytes written, seconds, and the fraction of the measured rate."""
     done = f"read {result.bytes_read:,} bytes, wrote {result.bytes_written:,} bytes in {result.seconds:.3f} s"
     try:
-        verdict = judge_run(result, source, target)
+        verdict = judge_run(result, source, target, memory)
     except OSError as error:
         return f"{done}; this disk's rate could not be measured: {error.strerror}"
     if verdict.limit == "disk":
@@ -133,11 +133,16 @@ def command(
     """Apply an operation to a .npy file of any size, rows longer than the memory included.
 
     A row that fits the memory is read once; a longer one is read for its statistics and read again to be
-    written. The output appears under its name only when it is complete.
+    written. The output appears under its name only when it is complete, and takes the place of a file of
+    that name. Buffers of a few kilobytes make it slow: many small reads. The last line compares the time with
+    what this disk, or memory where the files were in the page cache, was measured to do just then.
+
+    Environment: ONLINE_SOFTMAX_ISA, ONLINE_SOFTMAX_THREADS.
     """
-    result = _run(source, output, op, axis, parse_size(memory))
+    budget = parse_size(memory)
+    result = _run(source, output, op, axis, budget)
     shape = " x ".join(map(str, result.output_shape)) or "scalar"
     print(
         f"{op.value} of {source.name} over axis {result.axis}: {output.name}, {shape} {result.output_dtype}"
     )
-    print(last_line(result, source, output))
+    print(last_line(result, source, output, budget))

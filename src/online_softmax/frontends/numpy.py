@@ -8,13 +8,19 @@ x
     float32). Integers and bool count as float64. Complex, longdouble, object and string arrays, and masked
     arrays, raise TypeError.
 axis, dim
-    One argument under two names: an int, a tuple of ints, or (axis only) None for all axes together.
+    One argument under two names: an int, a tuple of ints, or (axis only) None for all axes together. The
+    default is the last axis, as in PyTorch and JAX; SciPy's is None.
 order
     "row": a row's bits depend on the row, the format, the instruction set and the algorithm alone.
 algorithm, precision, isa, threads
     Force a choice that is otherwise made from the sizes and the machine; `online_softmax.info()` lists what
-    there is. "naive" takes no maximum out and overflows early: it is there to be compared with.
-    `precision="fast"` may be off by up to one ulp of a 16-bit format; "exact" rounds once.
+    there is. algorithm: "cached" (a row is read from memory once and its exponentials are kept), "online"
+    (statistics in one read, results in a second), "three_pass" (maximum, sum, results), "naive" (no maximum
+    taken out: it overflows to NaN from logits of 89 on and is there to be compared with), or "auto": what
+    ONLINE_SOFTMAX_ALGORITHM was when the package was imported, else the fastest for the size.
+    precision: "exact" rounds once; "fast" may be off by one ulp in float16, and by 2**-6 relatively in
+    bfloat16 (2**-7 in most rows), whose softmax it also flushes to 0 below 2**-126. Other formats, and
+    log_softmax, ignore it.
 
 A row with a NaN is NaN throughout. One with +inf has softmax and log_softmax NaN, logsumexp +inf; one of
 -inf alone has NaN, NaN and -inf. Nothing to sum, by an empty axis or by `where=`, gives logsumexp -inf. All
@@ -138,7 +144,12 @@ def logsumexp(
 
     Raises: as `softmax`; TypeError or ValueError for b alike.
 
-    Cost: one read of x. A scalar is returned where no axis is left.
+    Within 1/4 of 0 the sum is made in double, so that results near 0 keep their relative accuracy; with
+    weights they do not. A float16 or bfloat16 result is rounded to that format; the `lse` of `softmax_topk`
+    and of a state is not.
+
+    Cost: one read of x. Weights are read as float64 and the exponentials are then made in double. A
+    scalar is returned where no axis is left.
     """
     if (
         type(x) is _ndarray and (axis is LAST_AXIS or axis is _MINUS_ONE) and algorithm is _AUTO
@@ -186,8 +197,8 @@ def softmax_topk(
 
     Raises: as `softmax`; ValueError for k outside 0 to the axis' length, and for a 0-d x.
 
-    Cost: one read of x, one exponential an element, and log(k) for each entry that is among the k largest
-    so far.
+    Cost: one read of x, one exponential an element, and about log2(k) comparisons for each entry that is
+    among the k largest so far: of rows in random order some k*log(n/k) are.
     """
     checks.order(order)
     given = checks.array(x, "x")
