@@ -389,7 +389,9 @@ def info() -> dict[str, Any]:
     """
 
     def because(variable: str, otherwise: str) -> str:
-        return f"{variable} was set when the package was imported" if variable in _DEFAULTS.set_by else otherwise
+        return (
+            f"{variable} was set when the package was imported" if variable in _DEFAULTS.set_by else otherwise
+        )
 
     return {
         "cpu": _model(),
