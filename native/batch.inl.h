@@ -144,9 +144,8 @@ void naive_rows(const RowsJob& job) {
 
 // ---- cached: the row is read from memory once
 
-// Two rows in flight: exponentials of row r, results of row r - 1; and where the pivot must be the maximum, that of row
-// r
-// + 1 as the third.
+// Two rows in flight, exponentials of row r and results of row r - 1; where the pivot must be the maximum a third, the
+// next row, whose maximum is found.
 template <class T>
 struct Pipeline {
   using V = typename Of<T>::V;
@@ -258,7 +257,7 @@ struct Pipeline {
 
   void run() {
     if (job.rows == 0) return;
-    if constexpr (any_pivot<T>(Op::softmax)) {
+    if constexpr (kAnyPivot<T>) {
       if (job.op == Op::softmax)
         job.fast ? by_any<typename Of<T>::Fast>() : by_any<typename Of<T>::Main>();
       else if (job.op == Op::lse)

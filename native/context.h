@@ -172,6 +172,8 @@ void run_rows(const Context& c);  // rows of adjacent elements
 bool few_long_rows(const Context& c);
 void run_segments(const Context& c);  // few long rows, shared out by segments
 void run_cols(const Context& c);      // neighbours across the reduced axis lie side by side
+// Results of rows whose states are known, at their places.
+void put_rows(const Context& c, const RowsJob& job, const int64_t* at);
 // Results of columns whose states are known, `step` results apart.
 void put_columns(const Context& c, const ColsJob& job, int64_t result, int64_t step);
 bool masked_rows(const Context& c);

@@ -63,9 +63,7 @@ constexpr double unscale() {
 
 // Softmax and log-sum-exp in float take any pivot: an element near the row's start, and no pass for the maximum.
 template <class T>
-constexpr bool any_pivot(Op op) {
-  return sizeof(typename Of<T>::S) == 4 && (op == Op::softmax || op == Op::lse);
-}
+constexpr bool kAnyPivot = sizeof(typename Of<T>::S) == 4;
 template <class T>
 OSM_INLINE bool near(double m) {  // false for NaN
   return __builtin_fabs(m) < (double)Log2e<typename Of<T>::V>::limit;

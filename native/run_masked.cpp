@@ -81,9 +81,7 @@ void run_masked_rows(const Context& c) {
       job.y = p.y + place.y, job.y_stride = inner.y, job.states = states;
       c.kernels.rows(job);
       for (int64_t i = 0; i < n; ++i) at[i] = place.result + i * inner.result;
-      if (p.op == Op::state) put_states(c, states, at, n);
-      if (p.op == Op::lse)
-        put_lse(c, states, at, n, [&](int64_t i) { return lse_near_0(*p.isa, p.dtype, copy + i * stride, cols); });
+      if (!c.writes()) put_rows(c, job, at);
       for (int64_t i = 0; c.writes() && i < n; ++i)
         if (is_nan(p, job.y + i * inner.y)) mend(c, job.y + i * inner.y, along.y, where + i * inner.where, along.where);
       r += n;

@@ -7,6 +7,12 @@ namespace osm {
 
 // ---- rows of adjacent elements
 
+void put_rows(const Context& c, const RowsJob& job, const int64_t* at) {
+  if (job.op == Op::state) return put_states(c, job.states, at, job.rows);
+  put_lse(c, job.states, at, job.rows,
+          [&](int64_t i) { return lse_near_0(*c.problem.isa, c.problem.dtype, job.x + i * job.x_stride, job.cols); });
+}
+
 static void reduce_rows(const Context& c, RowsJob job, int64_t from, int64_t to) {
   RowState states[kBatch];
   int64_t at[kBatch];
@@ -18,11 +24,7 @@ static void reduce_rows(const Context& c, RowsJob job, int64_t from, int64_t to)
     job.rows = n, job.states = states;
     c.kernels.rows(job);
     for (int64_t i = 0; i < n; ++i) at[i] = p.result + i * inner.result;
-    if (job.op == Op::state)
-      put_states(c, states, at, n);
-    else
-      put_lse(c, states, at, n,
-              [&](int64_t i) { return lse_near_0(*c.problem.isa, c.problem.dtype, job.x + i * inner.x, job.cols); });
+    put_rows(c, job, at);
     r += n;
   }
 }

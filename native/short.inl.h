@@ -114,7 +114,7 @@ struct Short {
   }
 
   // Three rows in flight: the maximum of row r + 1, exponentials of row r, results of row r - 1. (Any pivot would do,
-  // see any_pivot; but to see that it does takes as long here as the maximum, and eight rows at a time were slower.)
+  // see kAnyPivot; but to see that it does takes as long here as the maximum, and eight rows at a time were slower.)
   // The chain maximum - exponentials - sum - division of one row is some hundred and fifty cycles long and must not
   // hold up its neighbours.
   template <int NP, Op op>
