@@ -362,7 +362,7 @@ def test_report_fails_in_one_line(tmp_path, capsys, monkeypatch):
     fails(capsys, ["report", "--json", str(tmp_path / "no" / "x.json")], "--json: .* cannot be written")
     np.save(tmp_path / "empty.npy", np.zeros((0, 3)))
     fails(capsys, ["report", str(tmp_path / "empty.npy")], ".*holds no element")
-    monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     fails(capsys, ["report", "--plot", "x.svg"], r".*matplotlib.*pip install 'online-softmax\[plots\]'")
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import __version__, cpu, reference
+from .extras import require_plots
 from .frontends.numpy import softmax
 from .streaming import NpyReader, RunResult
 from .traffic import machine, model
@@ -40,10 +41,6 @@ MAX_BYTES = 4 << 30
 _finfo: Any = ml_dtypes.finfo  # NumPy's, and bfloat16; it carries no types
 # Rows compared at a time: the float64 reference of a whole array would be twice its size.
 COMPARE_ELEMENTS = 1 << 21
-
-
-class MissingExtra(ImportError):
-    """A library of an optional extra is not installed; the message names the extra."""
 
 
 @dataclass(frozen=True)
@@ -241,14 +238,6 @@ def measure(x: Array, source: str, *, peers: bool = True, budget: float = 12.0) 
     )
 
 
-def require_plots() -> None:
-    """MissingExtra unless matplotlib is there: said before minutes of work, not after."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtra(
-            "a plot needs matplotlib, of the extra `plots`: pip install 'online-softmax[plots]'"
-        )
-
-
 def save_json(report: Report, path: Path) -> None:
     """Write the report as JSON. OSError if the file can't be written."""
     path.write_text(json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
@@ -256,8 +245,7 @@ def save_json(report: Report, path: Path) -> None:
 
 def save_plot(report: Report, path: Path) -> None:
     """Write an SVG of times beside their floors. MissingExtra without matplotlib, OSError as open."""
-    require_plots()
-    import matplotlib
+    matplotlib = require_plots()
     from matplotlib.figure import Figure
 
     title = f"softmax, {report.source}, {report.shape} {report.dtype}, {report.threads} threads"

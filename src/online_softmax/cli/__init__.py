@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from ..report import MissingExtra
+from ..extras import MissingExtra
 from . import info, report, run
 
 app = typer.Typer(

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import report as measuring
+from ..extras import require_plots
 
 COLUMNS = ("algorithm", "worst rel. error", "bytes", "floor", "measured", "of floor", "of one copy")
 
@@ -77,7 +78,7 @@ def command(
     if plot_file is not None:
         if plot_file.suffix != ".svg":
             raise ValueError(f"--plot: {plot_file} does not end in .svg, the one format written")
-        measuring.require_plots()
+        require_plots()
     for name, path in (("--json", json_file), ("--plot", plot_file)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise ValueError(f"{name}: {path} cannot be written: its folder is missing, or it is one")
