@@ -2,9 +2,10 @@
 //
 //   d = x - m;  n = round(d*log2(e));  f = d*log2(e) - n in [-1/2, 1/2];  exp(d) = 2^n * (1 + f*q(f))
 //
-// The results come scaled by 2^64 (float) or 2^512 (double): adding n + 64 to the exponent then never leaves the normal
-// range, no subnormal number is made on the way, and the one rounding into the subnormal range, where the result needs
-// it, is the final multiplication by 1/s (which carries the 2^-64). Arguments below the floor count as the floor,
+// The results come scaled by 2^64 (float) or 2^512 (double): 2^(n + 64) never leaves the normal range, no subnormal
+// number is made on the way, and the one rounding into the subnormal range, where the result needs it, is the final
+// multiplication by 1/s (which carries the 2^-64). 2^(n + 64) is a factor and not added to the exponent's bits: a NaN
+// carries any bits at all, and an addition may make a number of them. Arguments below the floor count as the floor,
 // whose scaled result vanishes in every sum and rounds to exactly 0 in every result; -inf needs no case of its own.
 //
 // Coefficients: scripts/fit_exp.py. Error of ExpExact at m = 0 over every float in (-104, 0]: tests/test_exp.py.
@@ -14,7 +15,9 @@ struct Log2e;
 template <>
 struct Log2e<F32> {
   static constexpr float high = 0x1.715476p+0f, low = 0x1.4ae0c0p-26f;
-  static constexpr float magic = 0x1.8p23f + 64;  // adding it rounds to an integer and adds 64 in the low bits
+  static constexpr float bias = 127;  // of the exponent
+  static constexpr float magic =
+      0x1.8p23f + 64 + bias;  // adding it rounds to an integer and leaves n + 64 + bias in the low bits
   static constexpr float unscale = 0x1p-64f;
   static constexpr float floor = -111.0f;
   // From here on x - m is exact wherever exp(x - m) is not 0: x lies within a factor of two of m (Sterbenz).
@@ -24,7 +27,8 @@ struct Log2e<F32> {
 template <>
 struct Log2e<F64> {
   static constexpr double high = 0x1.71547652b82fep+0, low = 0x1.777d0ffda0d24p-56;
-  static constexpr double magic = 0x1.8p52 + 512;
+  static constexpr double bias = 1023;
+  static constexpr double magic = 0x1.8p52 + 512 + bias;
   static constexpr double unscale = 0x1p-512;
   static constexpr double floor = -760.0;
   static constexpr double limit = 1536.0;
@@ -91,7 +95,7 @@ struct ExpDirect {
     OSM_EACH f[i] = fms(d[i], V::set(C::high), sub(z[i], V::set(C::magic)));
     if constexpr (low_word) OSM_EACH f[i] = fma(d[i], V::set(C::low), f[i]);
     polynomial<degree>(f, x);
-    OSM_EACH x[i] = shift_exponent(x[i], z[i]);
+    OSM_EACH x[i] = mul(x[i], power(z[i]));
   }
 };
 template <class V, int degree>
@@ -134,7 +138,7 @@ struct ExpShifted {
     OSM_EACH f[i] = fms(x[i], V::set(C::high), sub(z[i], base));
     if constexpr (low_word) OSM_EACH f[i] = fma(x[i], V::set(C::low), f[i]);
     polynomial<degree>(f, x);
-    OSM_EACH x[i] = shift_exponent(x[i], z[i]);
+    OSM_EACH x[i] = mul(x[i], power(z[i]));
   }
 };
 
@@ -166,7 +170,7 @@ struct ExpExact {
     OSM_EACH f[i] = add(sub(z[i], V::set(C::magic)), whole);
     OSM_EACH f[i] = add(fms(x[i], V::set(C::high), f[i]), t[i]);
     polynomial<degree>(f, x);
-    OSM_EACH x[i] = shift_exponent(x[i], z[i]);
+    OSM_EACH x[i] = mul(x[i], power(z[i]));
   }
 };
 
@@ -175,7 +179,7 @@ template <class V, int degree, int n>
 OSM_INLINE void exp_unshifted(V (&x)[n]) {
   using C = Log2e<V>;
   using S = typename V::Scalar;
-  const V magic = V::set(sizeof(S) == 4 ? (S)0x1.8p23 : (S)0x1.8p52), one = V::set(1);
+  const V magic = V::set(sizeof(S) == 4 ? (S)0x1.8p23 : (S)0x1.8p52), biased = add(magic, V::set(C::bias));
   V k[n], f[n];
   OSM_EACH x[i] = max(V::set(C::floor), x[i]);
   OSM_EACH x[i] = sub(V::set(0), max(V::set(C::floor), sub(V::set(0), x[i])));  // min(x, -floor), keeping NaN
@@ -185,7 +189,7 @@ OSM_INLINE void exp_unshifted(V (&x)[n]) {
   // 2^k in two normal factors; the second product is the one that may overflow or lose bits.
   OSM_EACH {
     const V half = sub(fma(k[i], V::set((S)0.5), magic), magic);
-    const V first = shift_exponent(one, add(half, magic)), second = shift_exponent(one, add(sub(k[i], half), magic));
+    const V first = power(add(half, biased)), second = power(add(sub(k[i], half), biased));
     x[i] = mul(mul(x[i], first), second);
   }
 }
@@ -193,8 +197,7 @@ OSM_INLINE void exp_unshifted(V (&x)[n]) {
 // log of positive normal doubles (sums lie in [1/2, 2^63]), within 2 ulp: atanh series on [sqrt(1/2), sqrt(2)].
 OSM_INLINE F64 log_of(F64 a) {
   F64 k = exponent_of(mul(a, F64::set(1.4142135623730951)));
-  // a / 2^k: the exponent k (an integer in the low bits of k + magic) is taken off.
-  F64 reduced = shift_exponent(a, sub(F64::set(0x1.8p52), k));
+  F64 reduced = mul(a, power(sub(F64::set(0x1.8p52 + Log2e<F64>::bias), k)));  // a / 2^k
   F64 t = div(sub(reduced, F64::set(1)), add(reduced, F64::set(1))), t2 = mul(t, t);
   F64 q = F64::set(1.0 / 21);
   for (int d = 19; d >= 3; d -= 2) q = fma(q, t2, F64::set(1.0 / d));

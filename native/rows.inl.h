@@ -349,7 +349,9 @@ RowState rest_by(const T* x, int64_t n, double m, int64_t* equal) {
     total.fold(add(keep_unequal(v[0], a, top), keep_unequal(v[1], b, top)));
   }
   *equal = count;
-  return {m, total.value() * unscale<T>()};
+  // Terms at the floor stand for 0: n of them are nothing, not n times something.
+  const double sum = total.value() * unscale<T>(), nothing = 1.01 * (double)n * __builtin_exp((double)Log2e<V>::floor);
+  return {m, sum <= nothing ? 0.0 : sum};
 }
 template <class T>
 RowState rest(const T* x, int64_t n, double m, int64_t* equal) {

@@ -142,6 +142,25 @@ RowState packed_rest(const Context& c, Packed& p, int64_t chunk, double m, int64
   return total;
 }
 
+// The log-sum-exp of a row whose result is near 0. Its maximum is looked for again: a state of `naive` has none.
+double packed_lse_near_0(const Context& c, Packed& p, int64_t chunk) {
+  double m = -HUGE_VAL;
+  for (int64_t from = 0; from < c.layout.cols; from += chunk) {
+    const int64_t n = std::min(chunk, c.layout.cols - from);
+    p.gather(from, n);
+    m = std::max(m, c.kernels.maximum(p.data, n));
+  }
+  int64_t equal = 0;
+  const RowState rest = packed_rest(c, p, chunk, m, &equal);
+  return lse_of_rest(m, rest.s, equal);
+}
+
+// Infinite terms of both signs are undefined, in whichever pieces they lie.
+State merge_weighted(const State& a, const State& b) {
+  if (a.m == HUGE_VAL && b.m == HUGE_VAL && (a.s > 0) != (b.s > 0)) return {HUGE_VAL, std::nan("")};
+  return merge(a, b);
+}
+
 void packed_reduce(const Context& c, Packed& p, int64_t chunk) {
   const int64_t cols = c.layout.cols;
   State all;
@@ -159,7 +178,8 @@ void packed_reduce(const Context& c, Packed& p, int64_t chunk) {
       job.x = p.data, job.rows = 1, job.cols = n, job.states = &piece, job.scratch = p.kernel_scratch;
       c.kernels.rows(job);
     }
-    all = from ? merge(all, to_state(piece)) : to_state(piece);
+    const State next = to_state(piece);
+    all = from == 0 ? next : p.weights ? merge_weighted(all, next) : merge(all, next);
   }
   const RowState st = to_row(all);
   const int64_t at = p.row.result;
@@ -171,11 +191,7 @@ void packed_reduce(const Context& c, Packed& p, int64_t chunk) {
     put_number(c.problem, c.problem.second, at, std::isnan(s) ? s : (double)((s > 0) - (s < 0)));
     return;
   }
-  put_lse(c, &st, &at, 1, [&](int64_t) {
-    int64_t equal = 0;
-    const RowState rest = packed_rest(c, p, chunk, st.m, &equal);
-    return lse_of_rest(st.m, rest.s, equal);
-  });
+  put_lse(c, &st, &at, 1, [&](int64_t) { return packed_lse_near_0(c, p, chunk); });
 }
 
 void packed_map(const Context& c, Packed& p, int64_t chunk) {

@@ -204,3 +204,88 @@ def test_weights_of_any_size():
     lse, sign = osm.logsumexp(x, b=b, return_sign=True)
     np.testing.assert_array_equal(sign, np.sign(total))
     np.testing.assert_allclose(lse, np.log(np.abs(total)), rtol=1e-11)
+
+
+def nan_with(payload: int, dtype: type, negative: bool) -> np.generic:
+    """A NaN whose mantissa holds `payload`."""
+    word, exponent = (np.uint32, 0x7F800000) if dtype is np.float32 else (np.uint64, 0x7FF0000000000000)
+    sign = 1 << (8 * word().nbytes - 1) if negative else 0
+    return np.array([exponent | payload | sign], word).view(dtype)[0]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("algorithm", [a for a in cpu.ALGORITHMS if a != "auto"])
+@pytest.mark.parametrize("isa", cpu.isas())
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_nan_taints_whatever_its_bits(dtype, isa, algorithm):
+    """Payload bits must not reach an exponent: as an integer they may make a number of a NaN."""
+    rng = np.random.default_rng(3)
+    top = 22 if dtype is np.float32 else 51
+    for n in (1, 3, 33, 300, 5000):
+        for payload in (1 << top, 1 << top | 1, 1, 0x7A2, (1 << top + 1) - 1, int(rng.integers(1, 1 << top))):
+            x = rng.normal(0, 3, (2, n)).astype(dtype)
+            x[0, rng.integers(n)] = nan_with(payload, dtype, bool(payload & 1))
+            for axis, rows in ((1, x), (0, np.ascontiguousarray(x.T))):
+                options = {"axis": axis, "isa": isa, "algorithm": algorithm}
+                for function in (osm.softmax, osm.log_softmax):
+                    y = np.moveaxis(function(rows, **options), axis, -1)
+                    assert np.isnan(y[0]).all()
+                    assert np.isfinite(y[1]).all()
+                lse = osm.logsumexp(rows, **options)
+                assert np.isnan(lse[0])
+                assert np.isfinite(lse[1])
+            assert np.isnan(cpu.state(x, (1,), isa=isa)[1][0])
+            assert np.isnan(osm.logsumexp(x, b=np.ones(n))[0])
+            assert np.isnan(osm.softmax_topk(x, 1)[2][0])
+
+
+@pytest.mark.parametrize("isa", cpu.isas())
+def test_a_tainted_bfloat16_column_holds_nothing_but_nan(isa):
+    """Rounding by an addition must not carry a NaN into the sign."""
+    for column in ([3.44e18, np.nan], [np.inf, 0, 3.44e18], [-2.984, np.nan, 27, -115]):
+        x = np.array(column)[:, None].astype(ml_dtypes.bfloat16)
+        assert np.isnan(osm.softmax(x, axis=0, isa=isa).astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("algorithm", cpu.ALGORITHMS)
+@pytest.mark.parametrize("layout", [(0,), (1,), (0, 2)])
+def test_a_log_sum_exp_near_zero_by_every_way(layout, algorithm):
+    """`naive` carries no maximum; what is made again near 0 has to find it."""
+    terms = np.array([-0.17396996, -6.95680828, -30.0, -8.25])
+    exact = reference.logsumexp(terms)
+    shape = {(0,): (4, 2), (1,): (2, 4), (0, 2): (2, 3, 2)}[layout]
+    rows = np.broadcast_to(terms, (2, 4)) if layout != (0, 2) else np.broadcast_to(terms, (3, 4))
+    if layout == (0,):
+        x = np.ascontiguousarray(rows.T)
+    elif layout == (1,):
+        x = np.ascontiguousarray(rows)
+    else:
+        x = np.ascontiguousarray(rows.reshape(3, 2, 2).transpose(1, 0, 2))
+    assert x.shape == shape
+    lse = osm.logsumexp(x, axis=layout, algorithm=algorithm)
+    np.testing.assert_allclose(lse, exact, rtol=0, atol=2 * np.spacing(7.0))
+
+
+@pytest.mark.parametrize("shape", [(40000,), (3,)])
+def test_infinite_terms_of_both_signs_meet_in_any_piece(shape):
+    x, b = np.zeros(shape), np.ones(shape)
+    x[0] = x[-1] = np.inf
+    assert osm.logsumexp(x, b=b, return_sign=True) == (np.inf, 1.0)
+    b[-1] = -1
+    for more in (False, True):
+        x[1] = np.inf if more else 0.0
+        assert np.isnan(osm.logsumexp(x, b=b, return_sign=True)).all()
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_lone_finite_entry_has_log_probability_zero(axis):
+    x = np.full((1, 100000) if axis else (100000, 1), -np.inf, np.float32)
+    x.ravel()[-1] = 1
+    assert osm.log_softmax(x, axis=axis).ravel()[-1] == 0
+
+
+def test_the_state_class_names_a_wrong_axis():
+    for axis in (1.5, "a", True, (0, True)):
+        with pytest.raises(TypeError, match="axis="):
+            osm.SoftmaxState.of(np.ones((2, 3)), axis=axis)
+    assert osm.SoftmaxState.identity(np.int64(2)).shape == (2,)

@@ -16,10 +16,8 @@ OSM_INLINE F64 div(F64 a, F64 b) { return {_mm256_div_pd(a.v, b.v)}; }
 OSM_INLINE F64 fma(F64 a, F64 b, F64 c) { return {_mm256_fmadd_pd(a.v, b.v, c.v)}; }
 OSM_INLINE F64 fms(F64 a, F64 b, F64 c) { return {_mm256_fmsub_pd(a.v, b.v, c.v)}; }
 OSM_INLINE F64 max(F64 a, F64 b) { return {_mm256_max_pd(a.v, b.v)}; }  // b where either is NaN
-OSM_INLINE F64 shift_exponent(F64 a, F64 z) {
-  return {
-      _mm256_castsi256_pd(_mm256_add_epi64(_mm256_castpd_si256(a.v), _mm256_slli_epi64(_mm256_castpd_si256(z.v), 52)))};
-}
+// 2^n, where the low bits of z hold n and the bias of the exponent.
+OSM_INLINE F64 power(F64 z) { return {_mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(z.v), 52))}; }
 OSM_INLINE F64 keep_unequal(F64 a, F64 x, F64 m) { return {_mm256_and_pd(a.v, _mm256_cmp_pd(x.v, m.v, _CMP_NEQ_UQ))}; }
 OSM_INLINE int count_equal(F64 x, F64 m) {
   return __builtin_popcount((unsigned)_mm256_movemask_pd(_mm256_cmp_pd(x.v, m.v, _CMP_EQ_OQ)));
@@ -64,10 +62,7 @@ OSM_INLINE F32 max(F32 a, F32 b) { return {_mm256_max_ps(a.v, b.v)}; }
 OSM_INLINE F32 peak(F32 a, F32 b) {
   return {_mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a.v), _mm256_castps_si256(b.v)))};
 }
-OSM_INLINE F32 shift_exponent(F32 a, F32 z) {
-  return {
-      _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a.v), _mm256_slli_epi32(_mm256_castps_si256(z.v), 23)))};
-}
+OSM_INLINE F32 power(F32 z) { return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(z.v), 23))}; }
 OSM_INLINE F32 keep_unequal(F32 a, F32 x, F32 m) { return {_mm256_and_ps(a.v, _mm256_cmp_ps(x.v, m.v, _CMP_NEQ_UQ))}; }
 OSM_INLINE int count_equal(F32 x, F32 m) {
   return __builtin_popcount((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(x.v, m.v, _CMP_EQ_OQ)));

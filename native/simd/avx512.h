@@ -16,10 +16,8 @@ OSM_INLINE F64 div(F64 a, F64 b) { return {_mm512_div_pd(a.v, b.v)}; }
 OSM_INLINE F64 fma(F64 a, F64 b, F64 c) { return {_mm512_fmadd_pd(a.v, b.v, c.v)}; }
 OSM_INLINE F64 fms(F64 a, F64 b, F64 c) { return {_mm512_fmsub_pd(a.v, b.v, c.v)}; }
 OSM_INLINE F64 max(F64 a, F64 b) { return {_mm512_max_pd(a.v, b.v)}; }  // b where either is NaN
-OSM_INLINE F64 shift_exponent(F64 a, F64 z) {
-  return {
-      _mm512_castsi512_pd(_mm512_add_epi64(_mm512_castpd_si512(a.v), _mm512_slli_epi64(_mm512_castpd_si512(z.v), 52)))};
-}
+// 2^n, where the low bits of z hold n and the bias of the exponent.
+OSM_INLINE F64 power(F64 z) { return {_mm512_castsi512_pd(_mm512_slli_epi64(_mm512_castpd_si512(z.v), 52))}; }
 // a where x != m, else 0
 OSM_INLINE F64 keep_unequal(F64 a, F64 x, F64 m) {
   return {_mm512_maskz_mov_pd(_mm512_cmp_pd_mask(x.v, m.v, _CMP_NEQ_UQ), a.v)};
@@ -58,10 +56,7 @@ OSM_INLINE F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
 OSM_INLINE F32 peak(F32 a, F32 b) {
   return {_mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a.v), _mm512_castps_si512(b.v)))};
 }
-OSM_INLINE F32 shift_exponent(F32 a, F32 z) {
-  return {
-      _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), _mm512_slli_epi32(_mm512_castps_si512(z.v), 23)))};
-}
+OSM_INLINE F32 power(F32 z) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(z.v), 23))}; }
 OSM_INLINE F32 keep_unequal(F32 a, F32 x, F32 m) {
   return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, m.v, _CMP_NEQ_UQ), a.v)};
 }

@@ -16,9 +16,8 @@ OSM_INLINE F64 div(F64 a, F64 b) { return {vdivq_f64(a.v, b.v)}; }
 OSM_INLINE F64 fma(F64 a, F64 b, F64 c) { return {vfmaq_f64(c.v, a.v, b.v)}; }
 OSM_INLINE F64 fms(F64 a, F64 b, F64 c) { return {vnegq_f64(vfmsq_f64(c.v, a.v, b.v))}; }
 OSM_INLINE F64 max(F64 a, F64 b) { return {vbslq_f64(vcgtq_f64(a.v, b.v), a.v, b.v)}; }  // b where either is NaN
-OSM_INLINE F64 shift_exponent(F64 a, F64 z) {
-  return {vreinterpretq_f64_s64(vaddq_s64(vreinterpretq_s64_f64(a.v), vshlq_n_s64(vreinterpretq_s64_f64(z.v), 52)))};
-}
+// 2^n, where the low bits of z hold n and the bias of the exponent.
+OSM_INLINE F64 power(F64 z) { return {vreinterpretq_f64_s64(vshlq_n_s64(vreinterpretq_s64_f64(z.v), 52))}; }
 OSM_INLINE F64 keep_unequal(F64 a, F64 x, F64 m) { return {vbslq_f64(vceqq_f64(x.v, m.v), vdupq_n_f64(0), a.v)}; }
 OSM_INLINE int count_equal(F64 x, F64 m) {
   uint64x2_t e = vceqq_f64(x.v, m.v);
@@ -58,9 +57,7 @@ OSM_INLINE F32 max(F32 a, F32 b) { return {vbslq_f32(vcgtq_f32(a.v, b.v), a.v, b
 OSM_INLINE F32 peak(F32 a, F32 b) {
   return {vreinterpretq_f32_s32(vmaxq_s32(vreinterpretq_s32_f32(a.v), vreinterpretq_s32_f32(b.v)))};
 }
-OSM_INLINE F32 shift_exponent(F32 a, F32 z) {
-  return {vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a.v), vshlq_n_s32(vreinterpretq_s32_f32(z.v), 23)))};
-}
+OSM_INLINE F32 power(F32 z) { return {vreinterpretq_f32_s32(vshlq_n_s32(vreinterpretq_s32_f32(z.v), 23))}; }
 OSM_INLINE F32 keep_unequal(F32 a, F32 x, F32 m) { return {vbslq_f32(vceqq_f32(x.v, m.v), vdupq_n_f32(0), a.v)}; }
 OSM_INLINE int count_equal(F32 x, F32 m) { return (int)vaddvq_u32(vshrq_n_u32(vceqq_f32(x.v, m.v), 31)); }
 OSM_INLINE uint32_t above(F32 x, F32 t) {

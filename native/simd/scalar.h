@@ -19,13 +19,13 @@ OSM_INLINE F64 div(F64 a, F64 b) { return {a.v / b.v}; }
 OSM_INLINE F64 fma(F64 a, F64 b, F64 c) { return {__builtin_fma(a.v, b.v, c.v)}; }
 OSM_INLINE F64 fms(F64 a, F64 b, F64 c) { return {__builtin_fma(a.v, b.v, -c.v)}; }
 OSM_INLINE F64 max(F64 a, F64 b) { return {a.v > b.v ? a.v : b.v}; }  // b where either is NaN
-OSM_INLINE F64 shift_exponent(F64 a, F64 z) {
-  uint64_t p, q;
-  __builtin_memcpy(&p, &a.v, 8);
-  __builtin_memcpy(&q, &z.v, 8);
-  p += q << 52;
-  __builtin_memcpy(&a.v, &p, 8);
-  return a;
+// 2^n, where the low bits of z hold n and the bias of the exponent.
+OSM_INLINE F64 power(F64 z) {
+  uint64_t bits;
+  __builtin_memcpy(&bits, &z.v, 8);
+  bits <<= 52;
+  __builtin_memcpy(&z.v, &bits, 8);
+  return z;
 }
 OSM_INLINE F64 keep_unequal(F64 a, F64 x, F64 m) { return {x.v == m.v ? 0.0 : a.v}; }
 OSM_INLINE int count_equal(F64 x, F64 m) { return x.v == m.v; }
@@ -60,13 +60,12 @@ OSM_INLINE F32 peak(F32 a, F32 b) {
   __builtin_memcpy(&i, &a.v, 4), __builtin_memcpy(&k, &b.v, 4);
   return i > k ? a : b;
 }
-OSM_INLINE F32 shift_exponent(F32 a, F32 z) {
-  uint32_t p, q;
-  __builtin_memcpy(&p, &a.v, 4);
-  __builtin_memcpy(&q, &z.v, 4);
-  p += q << 23;
-  __builtin_memcpy(&a.v, &p, 4);
-  return a;
+OSM_INLINE F32 power(F32 z) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &z.v, 4);
+  bits <<= 23;
+  __builtin_memcpy(&z.v, &bits, 4);
+  return z;
 }
 OSM_INLINE F32 keep_unequal(F32 a, F32 x, F32 m) { return {x.v == m.v ? 0.0f : a.v}; }
 OSM_INLINE int count_equal(F32 x, F32 m) { return x.v == m.v; }

@@ -158,7 +158,7 @@ def reduced_axes(axis: Axis, ndim: int) -> tuple[int, ...]:
     """
     if axis is None:
         return tuple(range(ndim))
-    given = [operator.index(a) for a in (axis if isinstance(axis, tuple) else (axis,))]
+    given = [_index(a, axis) for a in (axis if isinstance(axis, tuple) else (axis,))]
     bound = max(ndim, 1)
     if any(not -bound <= a < bound for a in given):
         would = f"{-bound} to {bound - 1} would do"
@@ -167,6 +167,13 @@ def reduced_axes(axis: Axis, ndim: int) -> tuple[int, ...]:
     if len(set(found)) != len(found):
         raise ValueError(f"axis={axis!r} names an axis twice: each axis once would do")
     return tuple(found) if ndim else ()
+
+
+def _index(entry: object, axis: object) -> int:
+    if isinstance(entry, bool | np.bool_) or not hasattr(entry, "__index__"):
+        kind = type(entry).__name__
+        raise TypeError(f"axis={axis!r} holds a {kind}: an int, a tuple of them, or None would do")
+    return operator.index(entry)
 
 
 def _joint(m_a: Array, m_b: Array) -> Array:
@@ -245,7 +252,7 @@ class SoftmaxState:
         """States of no data. Raises TypeError for a dtype other than float32 and float64."""
         if np.dtype(dtype) not in (_FLOAT32, _FLOAT64):
             raise TypeError(f"dtype={np.dtype(dtype)} is not a state's: float32 or float64 would do")
-        return cls._wrap(identity((shape,) if isinstance(shape, int) else tuple(shape), dtype))
+        return cls._wrap(identity((operator.index(shape),) if hasattr(shape, "__index__") else tuple(shape), dtype))
 
     @classmethod
     def of(cls, x: ArrayLike, axis: Axis = -1, *, where: ArrayLike | None = None) -> Self:

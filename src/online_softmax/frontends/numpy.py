@@ -19,7 +19,7 @@ algorithm, precision, isa, threads
     taken out: it overflows to NaN from logits of 89 on and is there to be compared with), or "auto": what
     ONLINE_SOFTMAX_ALGORITHM was when the package was imported, else the fastest for the size.
     precision: "exact" rounds once; "fast" may be off by one ulp in float16, and by 2**-6 relatively in
-    bfloat16 (2**-7 in most rows), whose softmax it also flushes to 0 below 2**-126. Other formats, and
+    bfloat16 (2**-7 in most rows), whose softmax it may flush to 0 below 2**-126. Other formats, and
     log_softmax, ignore it.
 
 A row with a NaN is NaN throughout. One with +inf has softmax and log_softmax NaN, logsumexp +inf; one of
