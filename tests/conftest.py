@@ -14,7 +14,8 @@ import pytest
 CHOICES = ("ONLINE_SOFTMAX_ISA", "ONLINE_SOFTMAX_ALGORITHM", "ONLINE_SOFTMAX_THREADS")
 
 
-# A shell that starts the tests in the background has them ignore SIGINT, and so would every child they interrupt.
+# A shell that starts the tests in the background has them ignore SIGINT, and so would every child they
+# interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -118,15 +118,6 @@ def test_run_of_special_rows_in_parts(tmp_path, quick):
         assert (np.abs(y[4] - exact[4]) <= 2 * np.spacing(np.abs(exact[4]))).all()
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("4096", 4096), ("8k", 8000), ("8KiB", 8192), ("1.5 MiB", 3 << 19), ("2GB", 2 * 10**9),
-     ("1TiB", 1 << 40), ("1gi", 1 << 30)],
-)  # fmt: skip
-def test_sizes(text, size):
-    assert run.parse_size(text) == size
-
-
 def test_run_fails_in_one_line(tmp_path, capsys):
     source, out = str(tmp_path / "in.npy"), str(tmp_path / "out.npy")
     np.save(source, np.zeros((2, 3), np.float32))

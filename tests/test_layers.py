@@ -206,13 +206,28 @@ def test_the_reference_and_the_bounds_need_nothing_but_arrays() -> None:
 
 
 def test_frameworks_are_imported_only_when_called() -> None:
+    """The kernels of `gpu` are Triton's and work on tensors of PyTorch: its modules import both, and no
+    other imports
+    them when it is loaded."""
     for name, path in modules().items():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            names = (
-                {a.name for a in node.names}
+        top = ast.parse(path.read_text(encoding="utf-8")).body
+        foreign = {
+            n.split(".")[0]
+            for node in top
+            for n in (
+                [a.name for a in node.names]
                 if isinstance(node, ast.Import)
-                else {node.module or ""}
+                else [node.module or ""]
                 if isinstance(node, ast.ImportFrom) and not node.level
-                else set()
+                else []
             )
-            assert not {n.split(".")[0] for n in names} & OPTIONAL, f"{name} imports {names} at its top"
+        }
+        allowed = {"torch", "triton"} if name.split(".")[0] == "gpu" else set()
+        assert not foreign & OPTIONAL - allowed, f"{name} imports {foreign} at its top"
+        ours = {n for node in top if isinstance(node, ast.ImportFrom) and node.level for n in _targets(node)}
+        assert name.startswith("gpu") or "gpu" not in ours, f"{name} imports gpu at its top"
+
+
+def _targets(node: ast.ImportFrom) -> set[str]:
+    """First parts of what a relative import names."""
+    return {(node.module or a.name).split(".")[0] for a in node.names}

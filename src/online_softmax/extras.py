@@ -1,4 +1,5 @@
-"""Optional libraries: loaded when a call needs them, and named with the extra that brings them where missing."""
+"""Optional libraries: loaded when a call needs them, and named with the extra that brings them where
+missing."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ class MissingExtra(ImportError):
 
 
 def require(module: str, extra: str, purpose: str) -> Any:
-    """The module, imported. MissingExtra, naming the extra and what it is needed for, where it is not installed.
+    """The module, imported. MissingExtra, naming the extra and what it is needed for, where it is not
+    installed.
 
     A failure inside an installed module is not hidden: it passes through as it is.
     """

@@ -18,6 +18,7 @@ import typer
 
 from .. import __version__
 from ..extras import MissingExtra
+from . import bytes as byte_counts
 from . import info, report, run
 
 app = typer.Typer(
@@ -46,6 +47,7 @@ def _options(
 
 app.command("run")(run.command)
 app.command("report")(report.command)
+app.command("bytes")(byte_counts.command)
 app.command("info")(info.command)
 
 # Typer depends on click in some versions and carries its own copy in others; the root of its errors is

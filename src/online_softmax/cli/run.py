@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -23,19 +22,9 @@ from rich.progress import (
 
 from .. import cpu, streaming
 from ..report import judge_run
+from ..traffic.units import parse_bytes
 
 Array = NDArray[Any]
-UNITS = {
-    "": 1,
-    "k": 10**3,
-    "m": 10**6,
-    "g": 10**9,
-    "t": 10**12,
-    "ki": 2**10,
-    "mi": 2**20,
-    "gi": 2**30,
-    "ti": 2**40,
-}
 
 
 class Operation(StrEnum):
@@ -44,19 +33,6 @@ class Operation(StrEnum):
     softmax = "softmax"
     log_softmax = "log_softmax"
     logsumexp = "logsumexp"
-
-
-def parse_size(text: str) -> int:
-    """Bytes of "4096", "512MB", "1.5GiB" and the like. ValueError for anything else."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", text.strip().lower())
-    if match is None:
-        raise ValueError(
-            f"--memory: {text!r} is not a size; give a number of bytes, or one with kB, MB, GB, KiB, MiB, GiB"
-        )
-    size = float(match[1]) * UNITS[match[2] or ""]
-    if size >= 2**63:
-        raise ValueError(f"--memory: {text[:20]!r} is more than any machine has; give a size below 8 EiB")
-    return int(size)
 
 
 def kernels(operation: Operation) -> streaming.Kernels:
@@ -139,7 +115,7 @@ def command(
 
     Environment: ONLINE_SOFTMAX_ISA, ONLINE_SOFTMAX_THREADS.
     """
-    budget = parse_size(memory)
+    budget = parse_bytes(memory, name="--memory")
     result = _run(source, output, op, axis, budget)
     shape = " x ".join(map(str, result.output_shape)) or "scalar"
     print(

@@ -1,72 +1,84 @@
-"""Bytes, exponentials and flops of an operation, by algorithm: exact integers, from the counts in `ops`.
+"""The model: bytes, exponentials and flops of every operation by algorithm, exact integers or expressions.
 
-The model: data of R rows by C columns, T = R * C * itemsize bytes, is too large to stay in a cache between
-two passes, so that each pass moves all of it once; `cached` keeps the one row it works on. What a smaller
-working set saves is no matter of this file. A cache that allocates on write reads each line before it is
-overwritten: ordinary stores of a CPU do, non-temporal ones and GPUs' do not.
+`count` takes an operation's sizes as a record of `shapes`; `traffic` is the short way for rows; `symbolic`
+gives the same formulas as sympy expressions. `schedules` counts what goes over a link.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
 from fractions import Fraction
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
-from ..ops import OPERATIONS, Operation
+from ..extras import require
+from . import attention, losses, rows, schedules
+from .count import FLOPS_PER_EXP, LINE, Operand, Traffic
+from .shapes import Attention, Projection, Rows, Shape, States
 
-#: Flops an exponential counts as.
-FLOPS_PER_EXP: Final = 8
-#: Bytes of a cache line.
-LINE: Final = 64
-_INDEX: Final = 8
+__all__ = [
+    "FLOPS_PER_EXP",
+    "LINE",
+    "OPERATIONS",
+    "Operand",
+    "Traffic",
+    "algorithms",
+    "count",
+    "expected_maxima",
+    "shape_of",
+    "symbolic",
+    "traffic",
+]
 
+Formula = Callable[[Any], Traffic]
 
-@dataclass(frozen=True)
-class Traffic:
-    """What an algorithm moves and computes, at least. Bytes and counts are exact.
-
-    Attributes:
-        operation, algorithm: names.
-        reads, writes: traversals of the data, and of an array of its shape.
-        read: bytes read as data.
-        written: bytes of the results.
-        allocated: bytes read because the cache allocates lines on write; 0 where it does not.
-        exps: exponentials, without those per new maximum (`expected_maxima` a row, in `online`).
-        flops: FLOPS_PER_EXP for each exponential, and the plain operations.
-    """
-
-    operation: str
-    algorithm: str
-    reads: int
-    writes: int
-    read: int
-    written: int
-    allocated: int
-    exps: int
-    flops: int
-
-    @property
-    def total(self) -> int:
-        """All bytes moved."""
-        return self.read + self.written + self.allocated
-
-    @property
-    def intensity(self) -> Fraction:
-        """Flops per byte moved. Raises ZeroDivisionError where nothing is moved."""
-        return Fraction(self.flops, self.total)
-
-    def seconds(self, bytes_per_second: float) -> float:
-        """The floor: time to move `total` at this rate. Raises ValueError where the rate is not positive."""
-        if not bytes_per_second > 0:
-            raise ValueError(f"bytes_per_second={bytes_per_second!r}: a positive rate would do")
-        return self.total / bytes_per_second
+#: Operation -> (the record of its sizes, algorithm -> formula).
+OPERATIONS: Final[Mapping[str, tuple[type[Shape], Mapping[str, Formula]]]] = MappingProxyType(
+    {
+        name: (shape, formulas)
+        for shape, family in (
+            (Rows, rows.FORMULAS),
+            (Projection, losses.FORMULAS),
+            (Attention, attention.FORMULAS),
+            (States, schedules.FORMULAS),
+        )
+        for name, formulas in family.items()
+    }
+)
 
 
 def algorithms(operation: str) -> tuple[str, ...]:
     """Algorithms the operation has a count for, in the table's order. Raises ValueError for an unknown
     operation."""
-    return tuple(_operation(operation).passes)
+    return tuple(_operation(operation)[1])
+
+
+def shape_of(operation: str) -> type[Shape]:
+    """The record of sizes that `count` takes for the operation. Raises ValueError for an unknown one."""
+    return _operation(operation)[0]
+
+
+def count(operation: str, algorithm: str, shape: Shape, *, write_allocate: bool = False) -> Traffic:
+    """Traffic of `operation` by `algorithm` for these sizes.
+
+    Args:
+        shape: a record of the class `shape_of(operation)`; `rows.SPLIT` counts rows in `Chunks`.
+        write_allocate: count the read of each written line, results taken as contiguous from a line's start.
+
+    Raises ValueError, naming the argument: an unknown operation, an algorithm it lacks ("auto" has no count
+    of its own). TypeError: sizes of another family.
+
+    Cost: a few microseconds; with causal attention one step for each block of queries or keys.
+    """
+    kind, formulas = _operation(operation)
+    if algorithm not in formulas:
+        raise ValueError(
+            f"algorithm={algorithm!r} is not counted for {operation}: {_names(formulas)} would do"
+        )
+    if not isinstance(shape, kind):
+        raise TypeError(f"shape={shape!r}: {operation} is counted for {kind.__name__}(...)")
+    return replace(formulas[algorithm](shape), write_allocate=write_allocate)
 
 
 def traffic(
@@ -79,42 +91,43 @@ def traffic(
     k: int = 1,
     write_allocate: bool = False,
 ) -> Traffic:
-    """Traffic of `operation` by `algorithm` over `rows` rows of `columns` elements of `itemsize` bytes.
+    """Traffic of an operation on `rows` rows of `columns` elements of `itemsize` bytes: see `count`.
 
     Args:
         k: entries a row for softmax_topk; of no effect elsewhere.
-        write_allocate: count the read of each written line, results taken as contiguous from a line's start.
 
-    Raises ValueError, naming the argument: an unknown operation, an algorithm it lacks ("auto" has no count
-    of its own), a negative size, an itemsize other than 1, 2, 4, 8, k outside 0 to columns.
+    Raises ValueError, naming the argument: what `count` raises, an operation that has no rows, a negative
+    size,
+    an itemsize other than 1, 2, 4, 8, k outside 0 to columns.
     """
-    row = _operation(operation)
-    if algorithm not in row.passes:
+    if _operation(operation)[0] is not Rows:
+        raise ValueError(f"operation={operation!r} is not one on rows of elements: count(...) would do")
+    shape = Rows(rows, columns, itemsize, k if operation == "softmax_topk" else 0)
+    return count(operation, algorithm, shape, write_allocate=write_allocate)
+
+
+def symbolic(operation: str, algorithm: str, *, causal: bool = False) -> Traffic:
+    """The same formulas with a sympy symbol for each size: every number of the result is an expression.
+
+    Symbols are positive integers and have the names of the fields of `shape_of(operation)`. `causal` asks
+    for the
+    causal form of attention, whose sums stay as they are. Raises ValueError as `count`, MissingExtra without
+    sympy.
+    """
+    sympy = require("sympy", "symbols", "a symbolic count")
+    kind, formulas = _operation(operation)
+    if algorithm not in formulas:
         raise ValueError(
-            f"algorithm={algorithm!r} is not counted for {operation}: {_names(row.passes)} would do"
+            f"algorithm={algorithm!r} is not counted for {operation}: {_names(formulas)} would do"
         )
-    if rows < 0 or columns < 0:
-        raise ValueError(f"rows={rows}, columns={columns}: sizes of at least 0 would do")
-    if itemsize not in (1, 2, 4, 8):
-        raise ValueError(f"itemsize={itemsize}: 1, 2, 4 or 8 bytes would do")
-    if row.rider is not None and not 0 <= k <= columns:
-        raise ValueError(f"k={k}: 0 to columns={columns} would do")
-    passes, results = row.passes[algorithm], row.results(k)
-    elements = rows * columns
-    per_row = results.values * itemsize + results.indices * _INDEX + results.statistics * max(4, itemsize)
-    written = passes.writes * elements * itemsize + rows * per_row
-    exps = passes.exps * elements + rows * results.exps
-    return Traffic(
-        operation=operation,
-        algorithm=algorithm,
-        reads=passes.reads,
-        writes=passes.writes,
-        read=passes.reads * elements * itemsize,
-        written=written,
-        allocated=-(-written // LINE) * LINE if write_allocate else 0,
-        exps=exps,
-        flops=FLOPS_PER_EXP * exps + passes.flops * elements,
-    )
+    symbols = {
+        field.name: sympy.Symbol(field.name, integer=True, positive=True)
+        for field in fields(kind)
+        if field.name != "causal"
+    }
+    if kind is Attention:
+        symbols["causal"] = causal
+    return formulas[algorithm](kind(**symbols))
 
 
 def expected_maxima(columns: int) -> Fraction:
@@ -124,7 +137,7 @@ def expected_maxima(columns: int) -> Fraction:
     return sum((Fraction(1, n) for n in range(1, columns + 1)), Fraction(0))
 
 
-def _operation(name: str) -> Operation:
+def _operation(name: str) -> tuple[type[Shape], Mapping[str, Formula]]:
     if name not in OPERATIONS:
         raise ValueError(f"operation={name!r} is unknown: {_names(OPERATIONS)} would do")
     return OPERATIONS[name]

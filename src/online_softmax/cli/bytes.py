@@ -1,0 +1,257 @@
+"""`online-softmax bytes`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from ..extras import require_plots
+from ..traffic import compare, devices, links, machine, model, plot, roofline
+from ..traffic.units import bytes_text, parse_bytes, parse_rate, parse_seconds, rate_text, seconds_text
+
+ITEMSIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
+#: Field of a shape -> the option that gives it.
+OPTIONS = {
+    "columns": "cols",
+    "seq_q": "seq",
+    "seq_k": "seq-k",
+}
+THIS = "this"
+WIDTH = 150  # whatever the terminal, so that a file reads like the screen
+
+
+def _shape(kind: type[Any], itemsize: int, given: dict[str, int | bool | None]) -> Any:
+    """The record of sizes of these options. ValueError where one is missing or belongs to another
+    operation."""
+    known = {field.name: field for field in fields(kind)}
+    sizes = {name: value for name, value in given.items() if value is not None}
+    if "seq_q" in sizes and "seq_k" in known:
+        sizes.setdefault("seq_k", sizes["seq_q"])
+    if "heads" in known:
+        sizes.setdefault("heads", 1)
+        sizes.setdefault("kv_heads", sizes["heads"])
+        sizes.setdefault("batch", 1)
+    extra = [name for name in sizes if name not in known]
+    if extra:
+        raise ValueError(f"{_option(extra[0])}: is of no effect on this operation; leave it out")
+    if "itemsize" in known:
+        sizes["itemsize"] = itemsize
+    missing = [name for name, f in known.items() if f.default is MISSING and name not in sizes]
+    if missing:
+        raise ValueError(f"{', '.join(map(_option, missing))}: needed for this operation")
+    return kind(**sizes)
+
+
+def _option(field: str) -> str:
+    return "--" + OPTIONS.get(field, field).replace("_", "-")
+
+
+def _machine(
+    device: str | None, dtype: str, bandwidth: str | None, ridge: float | None, llc: str | None
+) -> roofline.Machine:
+    """The machine asked for: a device, this machine measured, or the rates given."""
+    last_level = None if llc is None else parse_bytes(llc, name="--llc")
+    if device is None and bandwidth is not None:
+        return roofline.given(parse_rate(bandwidth, name="--bandwidth"), ridge, last_level)
+    for name, value in (("--bandwidth", bandwidth), ("--ridge", ridge), ("--llc", llc)):
+        if value is not None and device is not None:
+            raise ValueError(
+                f"{name}: belongs to a machine told by --bandwidth; leave it out or leave out --device"
+            )
+        if value is not None:
+            raise ValueError(f"{name}: needs --bandwidth beside it")
+    if device is None or device == THIS:
+        return machine.roofline_machine()
+    return roofline.of_device(devices.device(device), dtype)
+
+
+def table(result: compare.Comparison) -> Table:
+    """A line an algorithm."""
+    rows = any(line.moved.reads is not None for line in result.lines)
+    grid = Table(box=SIMPLE_HEAD, pad_edge=False)
+    grid.add_column("algorithm")
+    passes = ("reads", "writes", "traversals") if rows else ("workspace",)
+    for heading in (*passes, "bytes read", "written", "total", "floor", "speed-up", "flop/byte"):
+        grid.add_column(heading, justify="right")
+    grid.add_column("bound")
+    grid.add_column("once each", justify="right")
+    grid.add_column("bound")
+    for line in result.lines:
+        moved = line.moved
+        counts = (
+            (str(moved.reads), str(moved.writes), str(moved.traversals))
+            if rows
+            else (bytes_text(moved.workspace, binary=False),)
+        )
+        grid.add_row(
+            moved.algorithm,
+            *counts,
+            f"{moved.read + moved.allocated:,}",
+            f"{moved.written:,}",
+            bytes_text(moved.total, binary=False),
+            seconds_text(line.floor.seconds),
+            f"{line.speedup:.2f}x",
+            f"{float(moved.intensity):.4g}",
+            line.floor.bound,
+            seconds_text(line.once_floor.seconds),
+            line.once_floor.bound,
+        )
+    return grid
+
+
+def show(result: compare.Comparison) -> None:
+    """Print the comparison."""
+    console = Console(width=WIDTH, highlight=False)
+    sizes = ", ".join(f"{name} {value}" for name, value in result.sizes.items() if value)
+    console.print(f"{result.operation}: {sizes}")
+    parts = [f"{result.machine.name}: {rate_text(result.machine.bandwidth)}"]
+    if result.machine.ridge is not None:
+        parts.append(f"ridge {result.machine.ridge:.4g} flop/byte")
+    if result.machine.last_level:
+        parts.append(f"last-level cache {bytes_text(result.machine.last_level)}")
+    console.print(", ".join(parts))
+    if result.regime is not None:
+        console.print(
+            f"row {bytes_text(result.regime.row_bytes)}, tensor {bytes_text(result.regime.tensor_bytes)}: "
+            f"{result.regime.name}"
+        )
+    console.print(table(result))
+    for remark in result.remarks:
+        console.print(f"note: {remark}")
+
+
+def show_schedules(result: links.Schedules) -> None:
+    """Print the schedules of an operation over a link."""
+    console = Console(width=WIDTH, highlight=False)
+    sizes = ", ".join(f"{name} {value}" for name, value in result.sizes.items())
+    console.print(f"{result.operation}: {sizes}")
+    console.print(
+        f"link {rate_text(result.bandwidth)} a direction, latency {seconds_text(result.latency)} a step"
+    )
+    grid = Table(box=SIMPLE_HEAD, pad_edge=False)
+    grid.add_column("schedule")
+    for heading in ("steps", "sent by a process", "workspace", "time"):
+        grid.add_column(heading, justify="right")
+    for line in result.lines:
+        grid.add_row(
+            line.algorithm,
+            str(line.steps),
+            bytes_text(round(line.sent), binary=False),
+            bytes_text(round(line.workspace), binary=False),
+            seconds_text(result.seconds(line)),
+        )
+    console.print(grid)
+
+
+def _link(device: str | None, link: str | None, latency: str | None) -> tuple[float, float]:
+    """Rate and latency of the link: given, or the device's."""
+    known = devices.device(device) if device is not None and device != THIS else None
+    seconds = None if latency is None else parse_seconds(latency, name="--latency")
+    if seconds is None:
+        seconds = known.link_latency if known is not None and known.link_latency is not None else 0.0
+    if link is not None:
+        return parse_rate(link, name="--link"), seconds
+    if known is None or known.link_bandwidth is None:
+        raise ValueError("--link: needed for this operation, as 450GB/s, or a --device whose link is known")
+    return float(known.link_bandwidth), seconds
+
+
+def _itemsize(dtype: str) -> int:
+    if dtype not in ITEMSIZES:
+        raise ValueError(f"--dtype: {dtype!r} is not one of {', '.join(ITEMSIZES)}")
+    return ITEMSIZES[dtype]
+
+
+def _check_files(json_file: Path | None, plot_file: Path | None) -> None:
+    if plot_file is not None:
+        if plot_file.suffix not in plot.SUFFIXES:
+            raise ValueError(f"--plot: {plot_file} does not end in {' or '.join(plot.SUFFIXES)}")
+        require_plots()
+    for name, path in (("--json", json_file), ("--plot", plot_file)):
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise ValueError(f"{name}: {path} cannot be written: its folder is missing, or it is one")
+
+
+Size = Annotated[int | None, typer.Option(show_default=False)]
+
+
+def command(
+    op: Annotated[
+        str, typer.Option(help="Operation, as softmax, attention, linear_cross_entropy.")
+    ] = "softmax",
+    dtype: Annotated[str, typer.Option(help="float64, float32, float16, bfloat16 or float8.")] = "float32",
+    rows: Size = None,
+    cols: Size = None,
+    k: Size = None,
+    tokens: Size = None,
+    hidden: Size = None,
+    vocab: Size = None,
+    block_tokens: Size = None,
+    block_vocab: Size = None,
+    batch: Size = None,
+    heads: Size = None,
+    kv_heads: Size = None,
+    seq: Size = None,
+    seq_k: Size = None,
+    head_dim: Size = None,
+    block_q: Size = None,
+    block_k: Size = None,
+    splits: Size = None,
+    causal: Annotated[
+        bool, typer.Option("--causal", help="Attention to keys up to the query's place.")
+    ] = False,
+    parts: Size = None,
+    values: Size = None,
+    ranks: Size = None,
+    onchip: Annotated[
+        str | None, typer.Option(help="On-chip memory of a block, for attention's bound.")
+    ] = None,
+    bandwidth: Annotated[str | None, typer.Option(help="Memory bandwidth, as 2.0TB/s.")] = None,
+    ridge: Annotated[float | None, typer.Option(help="Ridge, flop/byte.")] = None,
+    llc: Annotated[str | None, typer.Option(help="Last-level cache, as 256MB.")] = None,
+    resident_rows: Annotated[int | None, typer.Option(help="Rows in flight at once (all).")] = None,
+    device: Annotated[str | None, typer.Option(help="A known device, as h200; `this` is measured.")] = None,
+    link: Annotated[str | None, typer.Option(help="Rate of a link, one direction, as 450GB/s.")] = None,
+    latency: Annotated[str | None, typer.Option(help="Latency of a step over the link, as 5us.")] = None,
+    write_allocate: Annotated[
+        bool, typer.Option("--write-allocate", help="Count the read of each written line.")
+    ] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the comparison as JSON.")] = None,
+    plot_file: Annotated[Path | None, typer.Option("--plot", help="Draw it (.svg, .png).")] = None,
+) -> None:
+    """Bytes, floors, speed-ups, intensity and regime of an operation by every algorithm, on any machine."""
+    itemsize = _itemsize(dtype)
+    _check_files(json_file, plot_file)
+    sizes: dict[str, int | bool | None] = {
+        "rows": rows, "columns": cols, "k": k, "tokens": tokens, "hidden": hidden, "vocab": vocab,
+        "block_tokens": block_tokens, "block_vocab": block_vocab, "batch": batch, "heads": heads,
+        "kv_heads": kv_heads, "seq_q": seq, "seq_k": seq_k, "head_dim": head_dim, "block_q": block_q,
+        "block_k": block_k, "splits": splits, "causal": causal or None, "parts": parts, "values": values,
+        "ranks": ranks,
+    }  # fmt: skip
+    result: compare.Comparison | links.Schedules
+    if op in links.OPERATIONS:
+        shape = _shape(links.OPERATIONS[op][0], itemsize, sizes)
+        result = links.compare(op, shape, *_link(device, link, latency))
+        show_schedules(result)
+    else:
+        shape = _shape(model.shape_of(op), itemsize, sizes)
+        if (op == "softmax_topk") != (k is not None):
+            raise ValueError(f"--k: {'needed for' if k is None else 'is of no effect on'} this operation")
+        chosen = _machine(device, dtype, bandwidth, ridge, llc)
+        elements = None if onchip is None else parse_bytes(onchip, name="--onchip") // itemsize
+        result = compare.compare(
+            op, shape, chosen, write_allocate=write_allocate, resident_rows=resident_rows, onchip=elements
+        )
+        show(result)
+        if plot_file is not None:
+            plot.save(result, shape, plot_file)
+    if json_file is not None:
+        json_file.write_text(json.dumps(result.as_json(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
