@@ -12,14 +12,14 @@ REQUIREMENTS := $(PYTHON) scripts/requirements.py
 BENCH_FLAGS := $(if $(QUICK),--quick)
 
 SOURCES := CMakeLists.txt pyproject.toml LICENSE $(wildcard README.md) \
-  $(shell find native src -type f ! -path 'native/tests/*' ! -path '*/__pycache__/*' ! -name '*.so')
+  $(shell find native src -type f ! -path 'native/tests/*' ! -path 'native/count/*' ! -path '*/__pycache__/*' ! -name '*.so')
 NATIVE_FILES = $(shell find native -name '*.cpp' -o -name '*.h')
 CMAKE := $(shell command -v cmake || echo $(VENV)/native/bin/cmake)
 CMAKE_READY := $(if $(filter $(VENV)/%,$(CMAKE)),$(VENV)/native/.ready)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench lint format sanitize wheel check-neon check-avx2 clean
+.PHONY: help demo test bench count lint format sanitize wheel check-neon check-avx2 clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,11 @@ bench: $(VENV)/.package $(VENV)/.extra-bench ## ratios to the peers and to this 
 	$(BIN)/python -m benchmarks.busy_core $(BENCH_FLAGS)
 	$(if $(QUICK),,$(BIN)/online-softmax report > benchmarks/results/report.txt)
 	$(BIN)/python -m benchmarks.table $(BENCH_FLAGS) $(if $(QUICK),,--readme README.md)
+
+count: $(VENV)/.package $(CMAKE_READY) ## the bytes of the CPU kernels under cachegrind, held to the model (needs valgrind)
+	$(CMAKE) -S native/count -B build/count
+	$(CMAKE) --build build/count --parallel
+	$(BIN)/python -m benchmarks.count --driver build/count/count $(BENCH_FLAGS)
 
 lint: $(VENV)/lint/.ready ## ruff, mypy --strict, clang-format
 	$(VENV)/lint/bin/ruff check .

@@ -279,6 +279,9 @@ NB_MODULE(_core, m) {
   m.def("topk_array", &topk_array);
   m.def("normalize_array", &normalize_array);
   m.def("exp_array", &exp_array);
+  m.def("set_cached_limit",
+        [](int op, int dtype, int64_t cols) { osm::set_cached_limit((osm::Op)op, (osm::Dtype)dtype, cols); });
+  m.def("set_cached_column", &osm::set_cached_column);
   m.def("probe", &probe);
   m.def("buffer", &buffer);
   m.def("pool_kept", &osm::result_kept);

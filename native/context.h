@@ -21,8 +21,6 @@ constexpr int64_t kItemBytes = 256 << 10;  // about what one claim of a thread r
 
 // Most results put down at once.
 constexpr int64_t kBatch = 256;
-// Columns up to this length keep their exponentials in cache between the passes.
-constexpr int64_t kColumnCached = 1024;
 
 inline RowState to_row(State s) { return {s.m, s.s}; }
 inline State to_state(RowState s) { return {s.m, s.s}; }
@@ -53,7 +51,7 @@ struct Context {
     if (p.algorithm != kAuto)
       algorithm = (Algorithm)p.algorithm;
     else if (plain && !adjacent && layout.across())
-      algorithm = layout.cols <= kColumnCached ? Algorithm::cached : Algorithm::online;
+      algorithm = layout.cols <= cached_column() ? Algorithm::cached : Algorithm::online;
     else
       algorithm = choose_algorithm(p.op, p.dtype, layout.cols);
     const int64_t total = layout.rows * layout.cols;

@@ -1,5 +1,7 @@
 #include "driver.h"
 
+#include <atomic>
+
 #include "context.h"
 
 namespace osm {
@@ -13,15 +15,28 @@ void empty_rows(const Context& c) {
   }
 }
 
+struct Limits {
+  std::atomic<int64_t> rows[4][kDtypes];
+  std::atomic<int64_t> column{1024};
+  Limits() {
+    for (int op = 0; op < 4; ++op)
+      for (int d = 0; d < kDtypes; ++d) {
+        const int64_t element = (int64_t)dtype_size((Dtype)d), kept = element < 4 ? 4 : element;
+        rows[op][d] = (Op)op == Op::softmax ? (512 << 10) / (2 * element + kept) : (21 << 10) / element;
+      }
+  }
+} limits;
+
 }  // namespace
 
 Algorithm choose_algorithm(Op op, Dtype dtype, int64_t cols) {
-  const int64_t element = (int64_t)dtype_size(dtype), working = dtype == Dtype::f64 ? 8 : 4;
-  // Sums alone are made just as fast segment by segment; whole rows pay where they are too short for that.
-  if (op != Op::softmax) return cols * element <= (32 << 10) ? Algorithm::cached : Algorithm::online;
-  // Two rows of logits and one of exponentials must stay in half a second-level cache (1 MiB a core and up).
-  return cols * (2 * element + working) <= (512 << 10) ? Algorithm::cached : Algorithm::online;
+  const int64_t limit = limits.rows[(int)op][(int)dtype].load(std::memory_order_relaxed);
+  return cols <= limit ? Algorithm::cached : Algorithm::online;
 }
+void set_cached_limit(Op op, Dtype dtype, int64_t cols) { limits.rows[(int)op][(int)dtype] = cols; }
+void set_cached_column(int64_t length) { limits.column = length; }
+int64_t cached_column() { return limits.column.load(std::memory_order_relaxed); }
+
 void run(const Problem& problem) {
   const Context c(problem);
   if (c.layout.rows == 0) return;

@@ -53,7 +53,12 @@ void small_rows(const Isa& isa, Op op, Dtype dtype, const char* x, char* y, int6
 // The log-sum-exp of one such row.
 double small_lse(const Isa& isa, Dtype dtype, const char* x, int64_t cols);
 
-// What `auto` means for a row of this length.
+// What `auto` means for a row of this length: `cached` up to a limit, `online` beyond.
 Algorithm choose_algorithm(Op op, Dtype dtype, int64_t cols);
+// The limits come from the model of the caches (traffic/cache.py); until they are set they are those of a core with
+// 32 KiB and 1 MiB. `columns`: the longest column whose strip keeps its exponentials.
+void set_cached_limit(Op op, Dtype dtype, int64_t cols);
+void set_cached_column(int64_t length);
+int64_t cached_column();
 
 }  // namespace osm

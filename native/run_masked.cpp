@@ -99,9 +99,9 @@ void run_masked_cols(const Context& c) {
   // Lines of the copy: whole ones, a strip of 64 at least.
   const int64_t wide = std::clamp<int64_t>(4 * kCopyBytes / (along.size * c.size) / 64 * 64, 64, 4096),
                 line = wide * c.size;
-  const Algorithm algorithm = p.algorithm != kAuto          ? (Algorithm)p.algorithm
-                              : along.size <= kColumnCached ? Algorithm::cached
-                                                            : Algorithm::online;
+  const Algorithm algorithm = p.algorithm != kAuto            ? (Algorithm)p.algorithm
+                              : along.size <= cached_column() ? Algorithm::cached
+                                                              : Algorithm::online;
   const int64_t strips = (side.size + wide - 1) / wide, outer = c.layout.rows / side.size;
   const int64_t scratch = cols_scratch(p.dtype, algorithm == Algorithm::cached ? along.size : 0);
   parallel_for(outer * strips, c.threads, [&](int64_t item) {

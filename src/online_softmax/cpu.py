@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import math
 import os
-import platform
-from pathlib import Path
 from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from . import _core
+from . import _core, host
+from .traffic import cache
 
 Array = NDArray[Any]
 
@@ -96,6 +95,20 @@ class _Defaults:
 
 
 _DEFAULTS: Final = _Defaults()
+
+
+def _set_limits() -> None:
+    """Hand the model's choice of algorithm to the kernels: it rests on the sizes of the caches alone, so
+    that the
+    same machine always chooses alike."""
+    caches = host.caches()
+    for operation, op in _OP.items():
+        for dtype, code in _CODE.items():
+            _core.set_cached_limit(op, code, cache.cached_columns(operation, dtype.itemsize, caches))
+    _core.set_cached_column(cache.cached_column_length(caches))
+
+
+_set_limits()
 
 
 def default_isa() -> str:
@@ -361,26 +374,6 @@ def exp(x: Array, *, isa: str | None = None) -> Array:
     return y
 
 
-def _caches() -> dict[str, int]:
-    """Bytes of each data cache of the first core, as Linux tells; empty elsewhere."""
-    sizes: dict[str, int] = {}
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        kind = (index / "type").read_text().strip()
-        size = (index / "size").read_text().strip()
-        if kind != "Instruction" and size.endswith("K"):
-            sizes[f"L{(index / 'level').read_text().strip()}"] = int(size[:-1]) * 1024
-    return sizes
-
-
-def _model() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.lower().startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
 def info() -> dict[str, Any]:
     """What is in force and why: instruction set, algorithm, threads, caches and result pool (bytes).
 
@@ -394,7 +387,7 @@ def info() -> dict[str, Any]:
         )
 
     return {
-        "cpu": _model(),
+        "cpu": host.model(),
         "isa": default_isa(),
         "isa_reason": because("ONLINE_SOFTMAX_ISA", "best of the usable ones"),
         "isas_usable": isas(),
@@ -405,7 +398,7 @@ def info() -> dict[str, Any]:
         ),
         "threads": default_threads(),
         "threads_reason": because("ONLINE_SOFTMAX_THREADS", "cores this process may run on"),
-        "caches": _caches(),
+        "caches": host.caches(),
         "pool_kept": _core.pool_kept(),
         "pool_limit": _core.pool_limit(),
     }

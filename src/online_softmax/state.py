@@ -252,7 +252,9 @@ class SoftmaxState:
         """States of no data. Raises TypeError for a dtype other than float32 and float64."""
         if np.dtype(dtype) not in (_FLOAT32, _FLOAT64):
             raise TypeError(f"dtype={np.dtype(dtype)} is not a state's: float32 or float64 would do")
-        return cls._wrap(identity((operator.index(shape),) if hasattr(shape, "__index__") else tuple(shape), dtype))
+        return cls._wrap(
+            identity((operator.index(shape),) if hasattr(shape, "__index__") else tuple(shape), dtype)
+        )
 
     @classmethod
     def of(cls, x: ArrayLike, axis: Axis = -1, *, where: ArrayLike | None = None) -> Self:

@@ -260,7 +260,7 @@ def blocks_for(onchip: int, head_dim: int) -> Blocks:
     room = (onchip - 2 * keys * head_dim) // (2 * head_dim + keys + 2)
     if room < 1:
         raise ValueError(
-            f"onchip={onchip}: at least {4 * head_dim + 3} elements would do, one query and one key of {head_dim}"
+            f"onchip={onchip}: at least {4 * head_dim + 3} elements would do, for a query and a key"
         )
     queries = room // 16 * 16 if room >= 16 else room
     return Blocks(queries, keys, queries * (2 * head_dim + keys + 2) + 2 * keys * head_dim)

@@ -13,6 +13,8 @@ from typing import Final
 
 from .count import Traffic
 
+#: Columns worked on side by side where the reduced axis is not the last.
+STRIP: Final = 64
 #: What a core's caches are taken to hold where the system does not tell, in bytes.
 TYPICAL: Final[Mapping[str, int]] = {"L1": 32 << 10, "L2": 1 << 20}
 
@@ -104,7 +106,14 @@ def cached_columns(operation: str, itemsize: int, caches: Mapping[str, int]) -> 
     others keep nothing, and read a row in L2 as fast the second time: `cached` pays for them only while a row
     lies in two thirds of L1, where the next row's maximum is looked for beside this one's sums.
     """
-    kept = max(4, itemsize)
     if operation == "softmax":
-        return caches.get("L2", TYPICAL["L2"]) // 2 // working_set(1, itemsize, kept)
+        return caches.get("L2", TYPICAL["L2"]) // 2 // working_set(1, itemsize, max(4, itemsize))
     return caches.get("L1", TYPICAL["L1"]) * 2 // 3 // itemsize
+
+
+def cached_column_length(caches: Mapping[str, int]) -> int:
+    """The longest column `auto` gives to `cached` where the reduced axis is not the last.
+
+    A strip of columns one line wide, widened to float32, may keep its exponentials in a quarter of L2.
+    """
+    return caches.get("L2", TYPICAL["L2"]) // 4 // (STRIP * 4)

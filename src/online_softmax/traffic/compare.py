@@ -195,15 +195,15 @@ def _floor_remarks(lines: tuple[Line, ...], machine: Machine) -> list[str]:
     least = min(line.floor.seconds for line in lines)
     if machine.launch and least <= _LAUNCH_DECIDES * machine.launch:
         remarks.append(
-            f"launching a kernel costs {seconds_text(machine.launch)} beside a floor of {seconds_text(least)}: "
+            f"a launch costs {seconds_text(machine.launch)} beside a floor of {seconds_text(least)}: "
             "launch, latency and instructions decide, not the number of passes"
         )
     best = min(lines, key=lambda line: line.moved.total)
     intensity = float(best.moved.intensity)
     if machine.ridge is not None and not best.moved.matrix_flops and intensity < machine.ridge:
         remarks.append(
-            f"{best.moved.algorithm} does {intensity:.4g} flop/byte, {machine.ridge / intensity:.0f} times under "
-            f"the ridge of {machine.ridge:.4g}: memory-bound"
+            f"{best.moved.algorithm} does {intensity:.4g} flop/byte, {machine.ridge / intensity:.0f} times "
+            f"under the ridge of {machine.ridge:.4g}: memory-bound"
         )
     return remarks
 
@@ -236,7 +236,7 @@ def _attention_remarks(operation: str, shape: Shape, onchip: int | None) -> list
         bound = attention.lower_bound(max(shape.seq_q, shape.seq_k), shape.head_dim, onchip)
         remarks.append(
             f"with {onchip} elements on chip a head takes blocks of {blocks.block_q} queries and "
-            f"{blocks.block_k} keys and moves {moved} elements, {float(moved / bound):.1f} times the order of the lower bound "
-            f"({float(bound):.4g}; Saha & Ye 2024)"
+            f"{blocks.block_k} keys and moves {moved} elements, {float(moved / bound):.1f} times the order of the "
+            f"lower bound ({float(bound):.4g}; Saha & Ye 2024)"
         )
     return remarks
