@@ -37,6 +37,7 @@ bench: $(VENV)/.package $(VENV)/.extra-bench ## ratios to the peers and to this 
 	$(BIN)/python -m benchmarks.bench $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.small_calls $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.busy_core $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.choice $(BENCH_FLAGS)
 	$(if $(QUICK),,$(BIN)/online-softmax report > benchmarks/results/report.txt)
 	$(BIN)/python -m benchmarks.table $(BENCH_FLAGS) $(if $(QUICK),,--readme README.md)
 

@@ -174,6 +174,14 @@ def _left(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(n for d, n in enumerate(shape) if d not in axes)
 
 
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of one of `DTYPES`. Raises ValueError for another name."""
+    found: dict[str, np.dtype[Any]] = {dtype.name: dtype for dtype in _CODE}
+    if name in found:
+        return found[name]
+    raise ValueError(f"dtype={name!r}: one of {', '.join(DTYPES)} would do")
+
+
 def state_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """float64 for float64, float32 for the narrower formats."""
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)

@@ -188,7 +188,7 @@ OPERATIONS: Final = _table(
                 "cached": Passes(reads=1, writes=0, exps=1, flops=2),
             }
         ),
-        results=lambda k: Results(values=1),
+        results=lambda k: Results(statistics=1),
         tolerance=_log_bound(bounds.lse_error),
         reduces=True,
     ),

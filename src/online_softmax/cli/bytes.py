@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..extras import require_plots
-from ..traffic import compare, devices, links, machine, model, plot, roofline
+from ..traffic import compare, devices, kernels, links, model, plot, roofline
 from ..traffic.units import bytes_text, parse_bytes, parse_rate, parse_seconds, rate_text, seconds_text
 
 ITEMSIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
@@ -68,7 +68,7 @@ def _machine(
         if value is not None:
             raise ValueError(f"{name}: needs --bandwidth beside it")
     if device is None or device == THIS:
-        return machine.roofline_machine()
+        return kernels.roofline_machine()
     return roofline.of_device(devices.device(device), dtype)
 
 

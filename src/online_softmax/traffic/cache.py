@@ -101,13 +101,17 @@ def cached_columns(operation: str, itemsize: int, caches: Mapping[str, int]) -> 
         itemsize: bytes of an element.
         caches: bytes of "L1" and "L2" of a core (`TYPICAL` where one is missing).
 
-    A softmax keeps its exponentials: its working set may take half the second-level cache, the other half
-    being lines on their way in and out, and past that `online` makes them anew from the second read. The
+    A softmax keeps its exponentials. In 16 bits they are dear beside the bytes, and its working set may fill
+    the
+    second-level cache; in wider formats half of it, the other half being lines on their way in and out: past
+    that
+    `online`, which makes them anew from the second read, is as fast (`benchmarks.choice`). The
     others keep nothing, and read a row in L2 as fast the second time: `cached` pays for them only while a row
     lies in two thirds of L1, where the next row's maximum is looked for beside this one's sums.
     """
     if operation == "softmax":
-        return caches.get("L2", TYPICAL["L2"]) // 2 // working_set(1, itemsize, max(4, itemsize))
+        share = 1 if itemsize <= 2 else 2
+        return caches.get("L2", TYPICAL["L2"]) // share // working_set(1, itemsize, max(4, itemsize))
     return caches.get("L1", TYPICAL["L1"]) * 2 // 3 // itemsize
 
 

@@ -236,7 +236,7 @@ def _attention_remarks(operation: str, shape: Shape, onchip: int | None) -> list
         bound = attention.lower_bound(max(shape.seq_q, shape.seq_k), shape.head_dim, onchip)
         remarks.append(
             f"with {onchip} elements on chip a head takes blocks of {blocks.block_q} queries and "
-            f"{blocks.block_k} keys and moves {moved} elements, {float(moved / bound):.1f} times the order of the "
-            f"lower bound ({float(bound):.4g}; Saha & Ye 2024)"
+            f"{blocks.block_k} keys and moves {moved} elements, {float(moved / bound):.1f} times the order "
+            f"of the lower bound ({float(bound):.4g}; Saha & Ye 2024)"
         )
     return remarks

@@ -20,13 +20,6 @@ from pathlib import Path
 import numpy as np
 
 from .. import _core, cpu
-from .cache import TYPICAL
-from .count import FLOPS_PER_EXP
-from .roofline import Machine
-
-# Products of square matrices of this size are timed: 4 MiB each in float32, long enough to fill the units.
-MATRIX = 1024
-EXPS = (64, 1024)  # rows in L1, an array in L2
 
 # As large as the arrays whose traffic is judged, and far past the caches that help (L2, 1 to 2 MiB a core).
 BUFFER_BYTES = 128 << 20
@@ -111,52 +104,6 @@ def memory(threads: int | None = None, *, nbytes: int = BUFFER_BYTES) -> MemoryR
     if nbytes < 4096:
         raise ValueError(f"nbytes: {nbytes} is too small a buffer to time; give 4096 or more")
     return _memory(threads, nbytes)
-
-
-def exp_rate(threads: int | None = None) -> float:
-    """Exponentials per second of a float32 softmax whose rows lie in L1, over all threads, which share
-    nothing there.
-
-    With all that belongs to an element: load, reduction, polynomial, sum, division, store.
-    """
-    threads = cpu.default_threads() if threads is None else threads
-    x = np.zeros(EXPS, np.float32)
-    out = np.empty_like(x)
-    call = interleaved({"softmax": lambda: cpu.softmax(x, out, (1,), threads=1)}, budget=0.1)
-    return x.size * threads / call["softmax"]
-
-
-def matrix_rate(dtype: str = "float32") -> float:
-    """Flop/s of a product of square matrices by NumPy, in float32 or float64 (ValueError for another)."""
-    if dtype not in ("float32", "float64"):
-        raise ValueError(f"dtype={dtype!r}: 'float32' or 'float64' would do")
-    a = np.ones((MATRIX, MATRIX), dtype)
-    return 2 * MATRIX**3 / interleaved({"product": lambda: a @ a}, budget=0.3)["product"]
-
-
-@functools.lru_cache(maxsize=1)
-def roofline_machine() -> Machine:
-    """This machine as the roofline takes it, measured: best copy, exponentials, matrix product, a small call.
-
-    The cache that helps is the second level, all cores together, with two rows in flight on each. Plain
-    flops count
-    in the model's currency: as many a second as FLOPS_PER_EXP times the exponentials. About a second the
-    first time.
-    """
-    threads, exps = cpu.default_threads(), exp_rate()
-    row = np.zeros((1, 128), np.float32)
-    out = np.empty_like(row)
-    small = interleaved({"call": lambda: cpu.softmax(row, out, (1,))}, budget=0.05)["call"]
-    return Machine(
-        f"this machine ({cpu.info()['cpu']}, {threads} threads)",
-        memory().best_copy,
-        vector_peak=FLOPS_PER_EXP * exps,
-        matrix_peak=matrix_rate(),
-        exp_rate=exps,
-        launch=small,
-        last_level=threads * cpu.info()["caches"].get("L2", TYPICAL["L2"]),
-        resident_rows=2 * threads,
-    )
 
 
 def _write_test(fd: int, nbytes: int, seconds: float) -> tuple[int, float]:

@@ -211,7 +211,7 @@ def _split(operation: str, writes: bool) -> ChunkFormula:
         state = 2 * statistic(shape.itemsize)
         states, readers = shape.rows * parts * state, parts if writes else 1
         number = shape.rows * statistic(shape.itemsize)
-        result = Operand("out", data, written=data) if writes else Operand("out", number, written=number)
+        result = Operand("out", data, written=data) if writes else Operand("lse", number, written=number)
         passes = OPERATIONS[operation].passes["online"]
         return Traffic(
             operation,
