@@ -1,4 +1,5 @@
-"""Predicted times, worked out by hand for a machine of round numbers; and what this machine's benchmark said."""
+"""Predicted times, worked out by hand for a machine of round numbers; and what this machine's benchmark
+said."""
 
 from __future__ import annotations
 
