@@ -253,22 +253,24 @@ def test_sixteen_keys_come_with_sixteen_queries() -> None:
 def test_the_lower_bound() -> None:
     n, d = 4096, 64
     # S >= d^2: N^2 d^2 / S.
-    assert attention.lower_bound(n, d, 4096) == n * n
-    assert attention.lower_bound(n, d, 8192) == Fraction(n * n, 2)
-    assert attention.lower_bound(n, d, 50_000) == Fraction(n * n * d * d, 50_000)
+    assert attention.lower_bound(n, n, d, 4096) == n * n
+    assert attention.lower_bound(n, n, d, 8192) == Fraction(n * n, 2)
+    assert attention.lower_bound(n, n, d, 50_000) == Fraction(n * n * d * d, 50_000)
     # S < d^2: the plain product's N^2 d / sqrt(S), which meets the other at S = d^2.
-    assert attention.lower_bound(n, d, 1024) == n * n * 2
-    assert attention.lower_bound(n, d, 4096) == n * n * d / math.sqrt(4096)
-    assert attention.lower_bound(n, d, 2048) == pytest.approx(n * n * d / math.sqrt(2048), rel=1e-15)
+    assert attention.lower_bound(n, n, d, 1024) == n * n * 2
+    assert attention.lower_bound(n, n, d, 4096) == n * n * d / math.sqrt(4096)
+    assert attention.lower_bound(n, n, d, 2048) == pytest.approx(n * n * d / math.sqrt(2048), rel=1e-15)
     # Never under reading q, k, v and writing o.
-    assert attention.lower_bound(n, d, 10**9) == 4 * n * d
-    assert attention.lower_bound(1, 64, 1) == 256
+    assert attention.lower_bound(n, n, d, 10**9) == 4 * n * d
+    assert attention.lower_bound(1, 1, 64, 1) == 256
+    # One query: the keys and values have to come whatever there is on chip.
+    assert attention.lower_bound(1, 1000, 64, 10**6) == 2 * 1001 * 64
 
 
 def test_the_lower_bound_falls_with_memory_and_no_schedule_goes_under() -> None:
     n, d = 2048, 64
     sizes = [2**e for e in range(9, 24)]
-    bounds = [attention.lower_bound(n, d, size) for size in sizes]
+    bounds = [attention.lower_bound(n, n, d, size) for size in sizes]
     assert bounds == sorted(bounds, reverse=True)
     for size, bound in zip(sizes, bounds, strict=True):
         blocks = attention.blocks_for(size, d)
@@ -276,7 +278,7 @@ def test_the_lower_bound_falls_with_memory_and_no_schedule_goes_under() -> None:
         assert Fraction(model.count("attention", "flash", shape).total, 4) > bound
 
 
-@pytest.mark.parametrize("name", ["sequence", "head_dim", "onchip"])
+@pytest.mark.parametrize("name", ["seq_q", "seq_k", "head_dim", "onchip"])
 def test_the_lower_bound_of_nothing(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}=0: a size of at least 1 would do"):
-        attention.lower_bound(**({"sequence": 8, "head_dim": 8, "onchip": 8} | {name: 0}))
+        attention.lower_bound(**({"seq_q": 8, "seq_k": 8, "head_dim": 8, "onchip": 8} | {name: 0}))

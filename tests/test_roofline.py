@@ -315,7 +315,7 @@ def test_wrong_calls_are_named() -> None:
     with pytest.raises(TypeError, match=r"softmax is counted for Rows\(\.\.\.\)"):
         compare.compare("softmax", Chunks(1, 1, 4, 1), GIVEN)
     for shape in (Rows(0, 5, 4), Rows(5, 0, 4)):
-        with pytest.raises(ValueError, match="nothing is moved"):
+        with pytest.raises(ValueError, match="nothing is read"):
             compare.compare("softmax", shape, GIVEN)
     for resident in (0, -1):
         with pytest.raises(ValueError, match=f"resident_rows={resident}"):

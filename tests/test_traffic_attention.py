@@ -236,6 +236,8 @@ def test_standard_backward(shape: Attention) -> None:
             ds = memory.load("dscores", b, h, slice(None), j)
             memory.store("dk", (b, h, j), memory.matmul(ds.T, memory.load("q", b, h)))
     assert_gradients(shape, "standard", memory, exactly)
+    room = memory.size("dweights") + memory.size("dscores")
+    assert model.count("attention_backward", "standard", shape).workspace >= room
 
 
 def _again(memory: Memory, shape: Attention, loaded: dict[str, Any], i: slice, j: slice) -> tuple[Any, Any]:
@@ -284,6 +286,7 @@ def test_flash_backward(shape: Attention) -> None:
                     dq += memory.matmul(_again(memory, shape, loaded, i, j)[1], loaded["k"])
             memory.store("dq", (b, h, i), dq)
     assert_gradients(shape, "flash", memory, exactly)
+    assert model.count("attention_backward", "flash", shape).workspace >= memory.size("delta")
 
 
 # ---- decoding

@@ -322,6 +322,7 @@ def test_split(operation: str, count: int, columns: int, itemsize: int, block: i
     got = rows.SPLIT[operation]["split"](Chunks(count, columns, itemsize, block))
     assert_counted(got, memory)
     assert got.workspace == memory.size("states")
+    assert (got.reads, got.writes) == ((2, 1) if writes else (1, 0))
     logs, lse = reference(x)
     exact = {"softmax": np.exp(logs), "log_softmax": logs, "logsumexp": lse}[operation]
     np.testing.assert_allclose(memory.tensors[result], exact, rtol=1e-12, atol=1e-12)

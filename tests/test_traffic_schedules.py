@@ -96,6 +96,7 @@ def test_merge(algorithm: str, rows: int, parts: int, values: int) -> None:
     held.close({"flat": flat, "tree": tree}[algorithm](held))
     got = model.count("merge", algorithm, shape)
     assert (got.read, got.written, got.exps) == (held.read.total(), held.written.total(), held.exps)
+    assert (got["states"].size, got["out"].size) == (held.states.size * FLOAT32, rows * held.width * FLOAT32)
     # Two products and a sum for each number beside m, two differences for the exponents.
     assert got.plain_flops == rows * (parts - 1) * (3 * (1 + values) + 2)
 

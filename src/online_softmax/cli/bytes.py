@@ -14,23 +14,28 @@ from rich.table import Table
 
 from ..extras import require_plots
 from ..traffic import compare, devices, kernels, links, model, plot, roofline
+from ..traffic.shapes import Rows, States
 from ..traffic.units import bytes_text, parse_bytes, parse_rate, parse_seconds, rate_text, seconds_text
 
 ITEMSIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
 #: Field of a shape -> the option that gives it.
-OPTIONS = {
-    "columns": "cols",
-    "seq_q": "seq",
-    "seq_k": "seq-k",
+OPTIONS = {"columns": "cols", "seq_q": "seq"}
+#: Sizes of a family's record that an operation of it does not look at.
+UNUSED = {
+    "attention": {"splits"},
+    "attention_backward": {"splits"},
+    "decode": {"block_q", "block_k", "causal"},
 }
 THIS = "this"
+TOO_LARGE = 10**30
 WIDTH = 150  # whatever the terminal, so that a file reads like the screen
 
 
-def _shape(kind: type[Any], itemsize: int, given: dict[str, int | bool | None]) -> Any:
-    """The record of sizes of these options. ValueError where one is missing or belongs to another
-    operation."""
-    known = {field.name: field for field in fields(kind)}
+def _shape(op: str, kind: type[Any], itemsize: int, given: dict[str, int | bool | None]) -> Any:
+    """The record of sizes of these options. ValueError where one is missing, is beyond all machines, or
+    belongs to another operation."""
+    unused = UNUSED.get(op, set())
+    known = {field.name: field for field in fields(kind) if field.name not in unused}
     sizes = {name: value for name, value in given.items() if value is not None}
     if "seq_q" in sizes and "seq_k" in known:
         sizes.setdefault("seq_k", sizes["seq_q"])
@@ -38,15 +43,23 @@ def _shape(kind: type[Any], itemsize: int, given: dict[str, int | bool | None]) 
         sizes.setdefault("heads", 1)
         sizes.setdefault("kv_heads", sizes["heads"])
         sizes.setdefault("batch", 1)
-    extra = [name for name in sizes if name not in known]
-    if extra:
-        raise ValueError(f"{_option(extra[0])}: is of no effect on this operation; leave it out")
+    _refuse({_option(name): value for name, value in sizes.items() if name not in known})
     if "itemsize" in known:
         sizes["itemsize"] = itemsize
+    for name, value in sizes.items():
+        if value >= TOO_LARGE:
+            raise ValueError(f"{_option(name)}: sizes below 10^30 would do")
     missing = [name for name, f in known.items() if f.default is MISSING and name not in sizes]
     if missing:
         raise ValueError(f"{', '.join(map(_option, missing))}: needed for this operation")
     return kind(**sizes)
+
+
+def _refuse(options: dict[str, Any]) -> None:
+    """ValueError for the first option that was given (is neither None nor False): it would not be applied."""
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise ValueError(f"{name}: is of no effect on this operation; leave it out")
 
 
 def _option(field: str) -> str:
@@ -163,10 +176,29 @@ def _link(device: str | None, link: str | None, latency: str | None) -> tuple[fl
     return float(known.link_bandwidth), seconds
 
 
-def _itemsize(dtype: str) -> int:
-    if dtype not in ITEMSIZES:
+def _itemsize(dtype: str | None) -> int:
+    if dtype is not None and dtype not in ITEMSIZES:
         raise ValueError(f"--dtype: {dtype!r} is not one of {', '.join(ITEMSIZES)}")
-    return ITEMSIZES[dtype]
+    return ITEMSIZES[dtype or "float32"]
+
+
+def _refuse_without_cache(resident_rows: int | None) -> None:
+    if resident_rows is not None:
+        raise ValueError("--resident-rows: is of no effect where no cache is known: give --llc beside it")
+
+
+def _check_applied(op: str, shape: Any, options: dict[str, Any]) -> None:
+    """ValueError for an option this operation does not look at, and for the one top-k cannot do without."""
+    if op != "attention":
+        _refuse({"--onchip": options["--onchip"]})
+    if not isinstance(shape, Rows):
+        _refuse({"--resident-rows": options["--resident-rows"]})
+    if isinstance(shape, States):
+        _refuse({"--dtype": options["--dtype"]})
+    if op != "softmax_topk":
+        _refuse({"--k": options["--k"]})
+    elif options["--k"] is None:
+        raise ValueError("--k: needed for this operation")
 
 
 def _check_files(json_file: Path | None, plot_file: Path | None) -> None:
@@ -186,7 +218,9 @@ def command(
     op: Annotated[
         str, typer.Option(help="Operation, as softmax, attention, linear_cross_entropy.")
     ] = "softmax",
-    dtype: Annotated[str, typer.Option(help="float64, float32, float16, bfloat16 or float8.")] = "float32",
+    dtype: Annotated[
+        str | None, typer.Option(help="float64, float32 (default), float16, bfloat16 or float8.")
+    ] = None,
     rows: Size = None,
     cols: Size = None,
     k: Size = None,
@@ -236,16 +270,21 @@ def command(
         "block_k": block_k, "splits": splits, "causal": causal or None, "parts": parts, "values": values,
         "ranks": ranks,
     }  # fmt: skip
+    machine = {"--bandwidth": bandwidth, "--ridge": ridge, "--llc": llc}
+    more = {"--onchip": onchip, "--resident-rows": resident_rows, "--write-allocate": write_allocate}
     result: compare.Comparison | links.Schedules
     if op in links.OPERATIONS:
-        shape = _shape(links.OPERATIONS[op][0], itemsize, sizes)
+        _refuse(machine | more | {"--plot": plot_file})
+        shape = _shape(op, links.OPERATIONS[op][0], itemsize, sizes)
         result = links.compare(op, shape, *_link(device, link, latency))
         show_schedules(result)
-    else:
-        shape = _shape(model.shape_of(op), itemsize, sizes)
-        if (op == "softmax_topk") != (k is not None):
-            raise ValueError(f"--k: {'needed for' if k is None else 'is of no effect on'} this operation")
-        chosen = _machine(device, dtype, bandwidth, ridge, llc)
+    elif op in model.OPERATIONS:
+        _refuse({"--link": link, "--latency": latency})
+        shape = _shape(op, model.shape_of(op), itemsize, sizes)
+        _check_applied(op, shape, {"--dtype": dtype, "--k": k, **more})
+        chosen = _machine(device, dtype or "float32", bandwidth, ridge, llc)
+        if chosen.last_level is None:
+            _refuse_without_cache(resident_rows)
         elements = None if onchip is None else parse_bytes(onchip, name="--onchip") // itemsize
         result = compare.compare(
             op, shape, chosen, write_allocate=write_allocate, resident_rows=resident_rows, onchip=elements
@@ -253,5 +292,8 @@ def command(
         show(result)
         if plot_file is not None:
             plot.save(result, shape, plot_file)
+    else:
+        known = ", ".join(map(repr, (*model.OPERATIONS, *links.OPERATIONS)))
+        raise ValueError(f"--op: {op!r} is unknown: one of {known} would do")
     if json_file is not None:
         json_file.write_text(json.dumps(result.as_json(), indent=2, allow_nan=False) + "\n", encoding="utf-8")

@@ -91,8 +91,7 @@ def topk(
             worst = tl.min(top, 0)
     m, s = state.join(m, s, 0)
     tl.store(lse_ptr + row + tiles.one(), state.lse(m, s))
-    keys = _sorted(tl.where(place < k, top, _LOWEST), K, k)[None, :]
-    at = row * k + place[None, :]
-    y = state.value(_scores(keys), m, s, EXACT)
-    tl.store(value_ptr + at, state.narrow(y, value_ptr.dtype.element_ty), mask=place[None, :] < k)
-    tl.store(index_ptr + at, 0xFFFFFFFF - (keys & 0xFFFFFFFF), mask=place[None, :] < k)
+    keys = _sorted(tl.where(place < k, top, _LOWEST), K, k)
+    y = state.value(_scores(keys), tl.sum(tl.sum(m, 1), 0), tl.sum(tl.sum(s, 1), 0), EXACT)
+    tiles.store(value_ptr + row * k, place, place < k, 1, y)
+    tl.store(index_ptr + row * k + place, 0xFFFFFFFF - (keys & 0xFFFFFFFF), mask=place < k)

@@ -85,7 +85,10 @@ def _by_keys(shape: Attention) -> tuple[int, int]:
 
 
 def _standard(shape: Attention) -> Traffic:
-    """Three kernels: scores, their softmax, the product with the values. Scores and weights lie in memory."""
+    """Three kernels: scores, their softmax, the product with the values. Scores and weights lie in memory.
+
+    Every score is made, whatever the mask.
+    """
     z = _Sizes(shape)
     matrix = z.scores * shape.itemsize
     return Traffic(
@@ -147,8 +150,8 @@ def _standard_backward(shape: Attention) -> Traffic:
             Operand("dscores", matrix, read=2 * matrix, written=matrix, temporary=True),
             Operand("dq", z.q, written=z.q),
             # For each query head: heads that share keys are added up by the caller.
-            Operand("dk", z.kv, written=z.kv_seen),
-            Operand("dv", z.kv, written=z.kv_seen),
+            Operand("dk", z.kv_seen, written=z.kv_seen),
+            Operand("dv", z.kv_seen, written=z.kv_seen),
         ),
         exps=0,
         plain_flops=4 * z.scores,
@@ -179,8 +182,8 @@ def _flash_backward(shape: Attention) -> Traffic:
             Operand("lse", z.number, read=statistics),
             Operand("delta", z.number, read=statistics, written=z.number, temporary=True),
             Operand("dq", z.q, written=z.q),
-            Operand("dk", z.kv, written=z.kv_seen),
-            Operand("dv", z.kv, written=z.kv_seen),
+            Operand("dk", z.kv_seen, written=z.kv_seen),
+            Operand("dv", z.kv_seen, written=z.kv_seen),
         ),
         exps=heads * (scores_q + scores_k),
         plain_flops=4 * heads * (scores_q + scores_k) + 2 * z.queries * shape.head_dim,
@@ -256,7 +259,7 @@ def blocks_for(onchip: int, head_dim: int) -> Blocks:
     `onchip` is S, in elements of one size. Blocks are whole multiples of 16, as matrix units want them, or as
     many as there is room for where that is fewer. Raises ValueError where not even one query and one key fit.
     """
-    keys = 16 if onchip >= 64 * head_dim + 256 else 1
+    keys = 16 if onchip >= 64 * head_dim + 288 else 1
     room = (onchip - 2 * keys * head_dim) // (2 * head_dim + keys + 2)
     if room < 1:
         raise ValueError(
@@ -266,20 +269,21 @@ def blocks_for(onchip: int, head_dim: int) -> Blocks:
     return Blocks(queries, keys, queries * (2 * head_dim + keys + 2) + 2 * keys * head_dim)
 
 
-def lower_bound(sequence: int, head_dim: int, onchip: int) -> Fraction | float:
+def lower_bound(seq_q: int, seq_k: int, head_dim: int, onchip: int) -> Fraction | float:
     """Elements that exact attention has to move, without the constant: what Saha & Ye 2024 prove optimal.
 
-    N^2 d^2 / S where S >= d^2, else N^2 d / sqrt(S) (the bound of the plain matrix product), and never less
-    than
-    the 4 N d elements of q, k, v and o. For one head; the theorems give the order, not the constant.
+    With N^2 scores N^2 d^2 / S where S >= d^2, else N^2 d / sqrt(S), the bound of the plain matrix product;
+    here
+    seq_q * seq_k stands for N^2. Never less than the elements of q, k, v and o. For one head, no mask; the
+    theorems give the order, not the constant. Raises ValueError for a size under 1.
     """
-    for name, size in (("sequence", sequence), ("head_dim", head_dim), ("onchip", onchip)):
+    for name, size in (("seq_q", seq_q), ("seq_k", seq_k), ("head_dim", head_dim), ("onchip", onchip)):
         if size < 1:
             raise ValueError(f"{name}={size}: a size of at least 1 would do")
-    compulsory = Fraction(4 * sequence * head_dim)
+    compulsory = Fraction(2 * (seq_q + seq_k) * head_dim)
     if onchip >= head_dim**2:
-        return max(compulsory, Fraction(sequence**2 * head_dim**2, onchip))
-    return max(float(compulsory), float(sequence**2 * head_dim / math.sqrt(onchip)))
+        return max(compulsory, Fraction(seq_q * seq_k * head_dim**2, onchip))
+    return max(float(compulsory), seq_q * seq_k * head_dim / math.sqrt(onchip))
 
 
 #: The orders, in elements: N positions, head size d, S elements on chip.

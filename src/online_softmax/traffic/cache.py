@@ -70,10 +70,11 @@ def regime(
 
     `resident_rows`: rows in flight, all of them where not given. Raises ValueError for sizes under 1.
     """
-    for name, size in (("rows", rows), ("columns", columns), ("resident_rows", resident_rows or 1)):
+    resident = rows if resident_rows is None else resident_rows
+    for name, size in (("rows", rows), ("columns", columns), ("resident_rows", resident)):
         if size < 1:
             raise ValueError(f"{name}={size}: a size of at least 1 would do")
-    resident = rows if resident_rows is None else min(resident_rows, rows)
+    resident = min(resident, rows)
     row = columns * itemsize
     if rows * row <= last_level:
         name = "tensor in cache"

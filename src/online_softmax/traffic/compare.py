@@ -141,8 +141,8 @@ def compare(
         model.count(operation, name, shape, write_allocate=write_allocate)
         for name in model.algorithms(operation)
     ]
-    if counts[0].total == 0:
-        raise ValueError(f"{operation} of {shape}: nothing is moved; sizes of at least 1 would do")
+    if counts[0].read == 0:
+        raise ValueError(f"{operation} of {shape}: nothing is read; sizes of at least 1 would do")
     baseline = next((name for name in _BASELINES if name in model.algorithms(operation)), counts[0].algorithm)
     where = None
     if isinstance(shape, Rows) and machine.last_level:
@@ -200,7 +200,7 @@ def _floor_remarks(lines: tuple[Line, ...], machine: Machine) -> list[str]:
         )
     best = min(lines, key=lambda line: line.moved.total)
     intensity = float(best.moved.intensity)
-    if machine.ridge is not None and not best.moved.matrix_flops and intensity < machine.ridge:
+    if machine.ridge is not None and not best.moved.matrix_flops and 0 < intensity < machine.ridge:
         remarks.append(
             f"{best.moved.algorithm} does {intensity:.4g} flop/byte, {machine.ridge / intensity:.0f} times "
             f"under the ridge of {machine.ridge:.4g}: memory-bound"
@@ -230,10 +230,11 @@ def _attention_remarks(operation: str, shape: Shape, onchip: int | None) -> list
                 shape.itemsize,
                 blocks.block_q,
                 blocks.block_k,
+                causal=shape.causal,
             ),
         )
         moved = fitted.total // shape.itemsize
-        bound = attention.lower_bound(max(shape.seq_q, shape.seq_k), shape.head_dim, onchip)
+        bound = attention.lower_bound(shape.seq_q, shape.seq_k, shape.head_dim, onchip)
         remarks.append(
             f"with {onchip} elements on chip a head takes blocks of {blocks.block_q} queries and "
             f"{blocks.block_k} keys and moves {moved} elements, {float(moved / bound):.1f} times the order "

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 from ..extras import require
 
@@ -45,8 +45,14 @@ def sum_over(n: int, term: Callable[[int], int]) -> int:
         return sum(term(i) for i in range(n))
     sympy = require("sympy", "symbols", "a symbolic count")
     i = sympy.Symbol("i", integer=True, nonnegative=True)
-    total: int = sympy.Sum(term(i), (i, 0, n - 1)).doit()
+    total: int = sympy.Sum(term(i), (i, 0, n - 1))
     return total
+
+
+def _ratio(a: Any, b: Any) -> Fraction:
+    """a / b, exactly, of integers or symbols."""
+    ratio: Fraction = Fraction(a, b) if isinstance(a, int) and isinstance(b, int) else a / b
+    return ratio
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ class Operand:
     @property
     def traversals(self) -> Fraction:
         """How often the tensor is gone over, reads and writes. Raises ZeroDivisionError for an empty one."""
-        return Fraction(self.read + self.written, self.size)
+        return _ratio(self.read + self.written, self.size)
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,7 @@ class Traffic:
     @property
     def intensity(self) -> Fraction:
         """Flops per byte moved. Raises ZeroDivisionError where nothing is moved."""
-        return Fraction(self.flops, self.total)
+        return _ratio(self.flops, self.total)
 
     def seconds(self, bytes_per_second: float) -> float:
         """The floor: time to move `total` at this rate. Raises ValueError where the rate is not positive."""

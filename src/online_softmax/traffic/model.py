@@ -110,9 +110,8 @@ def symbolic(operation: str, algorithm: str, *, causal: bool = False) -> Traffic
     """The same formulas with a sympy symbol for each size: every number of the result is an expression.
 
     Symbols are positive integers and have the names of the fields of `shape_of(operation)`. `causal` asks
-    for the
-    causal form of attention, whose sums stay as they are. Raises ValueError as `count`, MissingExtra without
-    sympy.
+    for the causal form of attention, whose sums stay as they are. Raises ValueError as `count` and for causal
+    elsewhere, MissingExtra without sympy.
     """
     sympy = require("sympy", "symbols", "a symbolic count")
     kind, formulas = _operation(operation)
@@ -120,6 +119,8 @@ def symbolic(operation: str, algorithm: str, *, causal: bool = False) -> Traffic
         raise ValueError(
             f"algorithm={algorithm!r} is not counted for {operation}: {_names(formulas)} would do"
         )
+    if causal and kind is not Attention:
+        raise ValueError(f"causal=True: only attention has a causal form, {operation} has not")
     symbols = {
         field.name: sympy.Symbol(field.name, integer=True, positive=True)
         for field in fields(kind)

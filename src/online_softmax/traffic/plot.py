@@ -127,11 +127,13 @@ def _draw_lengths(axes: Any, result: Comparison, shape: Rows | Attention) -> Non
 def _seconds(result: Comparison, algorithm: str, shape: Rows | Attention, length: int) -> float:
     """The floor at another length: of what memory sees, where the rows in flight stay in the cache."""
     if isinstance(shape, Attention):
-        queries = shape.seq_q if shape.seq_q == 1 else length
-        other = replace(shape, seq_q=queries, seq_k=length, splits=min(shape.splits, length))
-        return floor(model.count(result.operation, algorithm, other), result.machine).seconds
-    moved = model.count(result.operation, algorithm, replace(shape, columns=length, k=min(shape.k, length)))
-    if result.regime is not None:
+        queries = max(1, round(length * shape.seq_q / shape.seq_k))
+        longer: Shape = replace(shape, seq_q=queries, seq_k=length, splits=min(shape.splits, length))
+    else:
+        longer = replace(shape, columns=length, k=min(shape.k, length))
+    allocate = result.lines[0].moved.write_allocate
+    moved = model.count(result.operation, algorithm, longer, write_allocate=allocate)
+    if isinstance(shape, Rows) and result.regime is not None:
         where = cache.regime(
             shape.rows, length, shape.itemsize, result.regime.last_level, result.regime.resident_rows
         )

@@ -7,6 +7,7 @@ of the unit that makes them is known, and as FLOPS_PER_EXP flops each where it i
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from .count import Traffic
@@ -46,9 +47,9 @@ def given(bandwidth: float, ridge: float | None = None, last_level: int | None =
 
     Raises ValueError, naming the argument, for a rate or ridge that is not positive, or a negative size.
     """
-    if not bandwidth > 0:
+    if not 0 < bandwidth < math.inf:
         raise ValueError(f"bandwidth={bandwidth!r}: a positive rate in bytes/s would do")
-    if ridge is not None and not ridge > 0:
+    if ridge is not None and not 0 < ridge < math.inf:
         raise ValueError(f"ridge={ridge!r}: a positive number of flops a byte would do")
     if last_level is not None and last_level < 0:
         raise ValueError(f"last_level={last_level}: bytes of at least 0 would do")
@@ -57,7 +58,9 @@ def given(bandwidth: float, ridge: float | None = None, last_level: int | None =
 
 
 def of_device(device: Device, dtype: str) -> Machine:
-    """The machine a device is for operands of `dtype`; matrix products in float32 count as vector ones."""
+    """The machine a device is for operands of `dtype`; matrix products in float32 count as vector ones.
+    Floors of
+    float64 are loose: they take the peak of float32."""
     vector = device.peak.get("float32")
     return Machine(
         device.name,

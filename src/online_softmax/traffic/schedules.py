@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Final
 
-from .count import Operand, Traffic
+from .count import Operand, Traffic, greatest
 from .shapes import Ranks, Shards, States, statistic
 
 _FLOAT32: Final = 4
@@ -21,25 +22,26 @@ _LOSS_STATE: Final = 3
 
 def _flat(shape: States) -> Traffic:
     """One program a row reads all p states and writes one."""
-    state = (2 + shape.values) * _FLOAT32
-    return _merged(shape, "flat", read=shape.parts * state, written=state)
+    return _merged(shape, "flat", intermediates=0)
 
 
 def _tree(shape: States) -> Traffic:
-    """Two by two: each of the p - 1 merges reads two states and writes one."""
-    state, merges = (2 + shape.values) * _FLOAT32, shape.parts - 1
-    return _merged(shape, "tree", read=2 * merges * state, written=merges * state)
+    """Two by two: each of the p - 1 merges reads two states and writes one; all but the last are read
+    again."""
+    return _merged(shape, "tree", intermediates=greatest(shape.parts - 2, 0))
 
 
-def _merged(shape: States, algorithm: str, read: int, written: int) -> Traffic:
-    state = (2 + shape.values) * _FLOAT32
+def _merged(shape: States, algorithm: str, intermediates: int) -> Traffic:
+    result = shape.rows * (2 + shape.values) * _FLOAT32
+    states, between = shape.parts * result, intermediates * result
     merges = shape.rows * (shape.parts - 1)
     return Traffic(
         "merge",
         algorithm,
         (
-            Operand("states", shape.rows * shape.parts * state, read=shape.rows * read),
-            Operand("out", shape.rows * state, written=shape.rows * written),
+            Operand("states", states, read=states),
+            Operand("intermediates", between, read=between, written=between, temporary=True),
+            Operand("out", result, written=result),
         ),
         exps=2 * merges,
         # s and every number of o: two products and a sum; each exponent a difference.
@@ -60,7 +62,8 @@ class LinkTraffic:
     """What a schedule sends: `steps` one after the other, in each of which every process sends at once.
 
     Attributes:
-        sent: bytes a process sends in all. Fraction where the parts are not whole.
+        sent: bytes sent in all the steps, a step counting what its busiest process sends. Fraction where the
+            parts are not whole.
         workspace: bytes of memory a process needs for what it receives.
     """
 
@@ -72,7 +75,7 @@ class LinkTraffic:
 
     def seconds(self, latency: float, bytes_per_second: float) -> float:
         """Steps * latency (s) + bytes sent / rate. Raises ValueError for a negative latency or no rate."""
-        if latency < 0:
+        if not 0 <= latency < math.inf:
             raise ValueError(f"latency={latency!r}: seconds of at least 0 would do")
         if not bytes_per_second > 0:
             raise ValueError(f"bytes_per_second={bytes_per_second!r}: a positive rate would do")
@@ -89,7 +92,8 @@ def _doubling_steps(ranks: int) -> int:
 def _ring_reduce(operation: str, state: int, ranks: int) -> LinkTraffic:
     """Reduce-scatter and all-gather: p - 1 steps each, a p-th of the states a step."""
     steps = 2 * (ranks - 1)
-    return LinkTraffic(operation, "ring", steps, Fraction(steps * state, ranks), Fraction(state, ranks))
+    part = Fraction(state, ranks)
+    return LinkTraffic(operation, "ring", steps, steps * part, part if steps else Fraction(0))
 
 
 def _tree_reduce(operation: str, state: int, ranks: int) -> LinkTraffic:

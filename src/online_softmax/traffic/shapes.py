@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import ClassVar, Final
 
+from ..extras import require
+
 ITEMSIZES: Final = (1, 2, 4, 8)
 #: Bytes of a class index, and of a statistic of inputs up to 32 bits.
 INDEX: Final = 8
@@ -16,11 +18,20 @@ _FLOAT32: Final = 4
 
 def statistic(itemsize: int) -> int:
     """Bytes of m, s, lse or a loss: float64 for float64, else float32."""
+    if _symbolic(itemsize):
+        sympy = require("sympy", "symbols", "a symbolic count")
+        either: int = sympy.Piecewise((8, sympy.Eq(itemsize, 8)), (_FLOAT32, True))
+        return either
     return 8 if itemsize == 8 else _FLOAT32
 
 
 def _symbolic(value: object) -> bool:
     return hasattr(value, "free_symbols")
+
+
+def _check_heads(heads: int, kv_heads: int) -> None:
+    if isinstance(heads, int) and isinstance(kv_heads, int) and heads % kv_heads:
+        raise ValueError(f"heads={heads}: a multiple of kv_heads={kv_heads} would do: they share evenly")
 
 
 class _Sizes:
@@ -109,10 +120,7 @@ class Attention(_Sizes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.heads, int) and isinstance(self.kv_heads, int) and self.heads % self.kv_heads:
-            raise ValueError(
-                f"heads={self.heads}: a multiple of kv_heads={self.kv_heads} would do: they share evenly"
-            )
+        _check_heads(self.heads, self.kv_heads)
         sizes = (self.splits, self.seq_k)
         if all(isinstance(size, int) for size in sizes) and self.splits > self.seq_k:
             raise ValueError(f"splits={self.splits}: 1 to seq_k={self.seq_k} would do")
@@ -152,6 +160,10 @@ class Shards(_Sizes):
     head_dim: int
     itemsize: int
     ranks: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_heads(self.heads, self.kv_heads)
 
 
 Shape = Rows | Chunks | Projection | Attention | States

@@ -24,6 +24,7 @@ _NUMBER: Final = r"(\d+(?:\.\d+)?|\.\d+)"
 _SIZE: Final = re.compile(rf"{_NUMBER}\s*([kmgt]i?)?b?")
 _RATE: Final = re.compile(rf"{_NUMBER}\s*([kmgt]i?)?b/s")
 _TIME: Final = re.compile(rf"{_NUMBER}\s*(s|ms|us|µs|ns)")
+_NO_RATE: Final = 10**24
 _SECONDS: Final = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "ns": 10**9}
 
 
@@ -49,10 +50,10 @@ def parse_rate(text: str, *, name: str) -> float:
     """Bytes per second of "2.0TB/s", "41GB/s" and the like; positive. ValueError, naming `name`, for anything
     else."""
     match = _RATE.fullmatch(text.strip().lower())
-    rate = float(_scaled(match)) if match is not None else 0.0
-    if not rate > 0:
+    rate = _scaled(match) if match is not None else Fraction(0)
+    if not 0 < rate < _NO_RATE:
         raise ValueError(f"{name}: {text!r} is not a rate; give one like 2.0TB/s, 800GB/s or 41GiB/s")
-    return rate
+    return float(rate)
 
 
 def parse_seconds(text: str, *, name: str) -> float:
@@ -67,7 +68,7 @@ def bytes_text(count: int, *, binary: bool = True) -> str:
     """Decimal units and, with `binary` and where it comes out even, binary ones: "134.2 MB (128 MiB)"."""
     if abs(count) < 1000:
         return f"{count} B"
-    decimal = next(p for p in ("t", "g", "m", "k") if abs(count) >= PREFIXES[p])
+    decimal = next((p for p in ("k", "m", "g") if round(abs(count) / PREFIXES[p], 1) < 1000), "t")
     text = f"{count / PREFIXES[decimal]:.1f} {'kB' if decimal == 'k' else decimal.upper() + 'B'}"
     for prefix in ("ti", "gi", "mi", "ki") if binary else ():
         whole, rest = divmod(count, PREFIXES[prefix])
@@ -78,15 +79,17 @@ def bytes_text(count: int, *, binary: bool = True) -> str:
 
 def rate_text(rate: float) -> str:
     """A rate in decimal units: "2.00 TB/s"."""
-    for prefix, name in (("t", "TB/s"), ("g", "GB/s"), ("m", "MB/s")):
-        if rate >= PREFIXES[prefix]:
+    if rate < 1e6:
+        return f"{rate:.0f} B/s"
+    for prefix, name in (("m", "MB/s"), ("g", "GB/s")):
+        if round(rate / PREFIXES[prefix], 2) < 1000:
             return f"{rate / PREFIXES[prefix]:.2f} {name}"
-    return f"{rate:.0f} B/s"
+    return f"{rate / PREFIXES['t']:.2f} TB/s"
 
 
 def seconds_text(seconds: float) -> str:
     """A time in the unit that leaves one to three digits before the point: "134.2 us"."""
-    for scale, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if seconds >= scale:
+    for scale, name in ((1e-9, "ns"), (1e-6, "us"), (1e-3, "ms")):
+        if round(seconds / scale, 1) < 1000:
             return f"{seconds / scale:.1f} {name}"
-    return f"{seconds / 1e-9:.1f} ns"
+    return f"{seconds:.1f} s"
