@@ -72,10 +72,7 @@ def measure(operation: str, dtype: str, rows: int, columns: int, budget: float) 
     x = (rng.standard_normal((rows, columns), np.float32) * np.float32(4)).astype(kind)
     out = np.empty_like(x)
     host = kernels.predictor()
-    guesses = {
-        name: predict.predict(operation, name, rows, columns, kind.itemsize, dtype, host)
-        for name in predict.SAFE
-    }
+    guesses = {name: predict.predict(operation, name, rows, columns, dtype, host) for name in predict.SAFE}
     calls = {name: kernels.call(operation, x, out, name) for name in (*predict.SAFE, "auto")}
     measured = machine.interleaved(calls, budget=budget, rounds=(7, 61))
     first = min(guesses.values(), key=lambda guess: guess.seconds)

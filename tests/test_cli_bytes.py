@@ -95,7 +95,7 @@ def test_the_logsumexp_line_of_the_table(capsys) -> None:
 def test_what_is_said_of_the_worked_example(capsys) -> None:
     text = prose(run(capsys, *CASE, *GIVEN))
     assert "softmax: rows 8192, columns 4096, itemsize 4" in text
-    assert "2.00 TB/s, ridge 35 flop/byte, last-level cache 256.0 MB" in text
+    assert "2.00 TB/s, ridge 35 flop/byte, cache 256.0 MB" in text
     assert "row 16.4 kB (16 KiB), tensor 134.2 MB (128 MiB): tensor in cache" in text
     assert re.search(r"rows of 31\.2 kB \(7812 columns\).* 8192 rows in flight", text)
     assert re.search(r"the whole tensor, 134\.2 MB \(128 MiB\), fits the 256\.0 MB cache", text)
@@ -230,8 +230,8 @@ def test_lengths_and_heads_that_are_left_out(tmp_path, capsys, arguments: str, s
 
 def test_on_chip_memory_is_in_bytes(capsys) -> None:
     arguments = ["--op", "attention", "--seq", "4096", "--head-dim", "64", *MACHINE, "--onchip", "100KB"]
-    assert "with 25000 elements on chip" in prose(run(capsys, *arguments))
-    assert "with 50000 elements on chip" in prose(run(capsys, *arguments, "--dtype", "float16"))
+    assert "the 25000 elements on chip" in prose(run(capsys, *arguments))
+    assert "the 50000 elements on chip" in prose(run(capsys, *arguments, "--dtype", "float16"))
 
 
 def test_rows_in_flight(tmp_path, capsys) -> None:
@@ -280,9 +280,9 @@ def test_schedules_over_a_link(tmp_path, capsys) -> None:
     assert got == links.compare("vocabulary_parallel", kind(8192, 128_000, 2, 8), 450e9, 5e-6).as_json()
     text = run(capsys, *arguments)
     assert "link 450.00 GB/s a direction, latency 5.0 us a step" in text
-    assert row(text, "gather_logits")[1:4] == ["7", "1.8 GB", "1.8 GB"]
-    assert row(text, "ring")[1:4] == ["14", "172.0 kB", "12.3 kB"]
-    assert row(text, "tree")[1:4] == ["3", "294.9 kB", "98.3 kB"]
+    assert row(text, "gather_logits")[1:4] == ["7", "1,835,008,000", "1,835,008,000"]
+    assert row(text, "ring")[1:4] == ["14", "172,032", "12,288"]
+    assert row(text, "tree")[1:4] == ["3", "294,912", "98,304"]
 
 
 def test_the_link_of_a_device(tmp_path, capsys) -> None:
@@ -403,9 +403,9 @@ HEADS = "--op attention --seq 8 --head-dim 8"
         # Machines that make no sense.
         (f"{ROWS} --ridge 35", "--ridge: needs --bandwidth"),
         (f"{ROWS} --llc 1MB", "--llc: needs --bandwidth"),
-        (f"{ROWS} --device h200 --bandwidth 1GB/s", "--bandwidth: belongs to a machine told by"),
-        (f"{ROWS} --device h200 --ridge 35", "--ridge: belongs to"),
-        (f"{ROWS} --device this --llc 1MB", "--llc: belongs to"),
+        (f"{ROWS} --device h200 --bandwidth 1GB/s", "--bandwidth: a known device has its own figure"),
+        (f"{ROWS} --device h200 --ridge 35", "--ridge: a known device"),
+        (f"{ROWS} --device this --llc 1MB", "--llc: a known device"),
         (f"{ROWS} --bandwidth 2TB", "--bandwidth: '2TB' is not a rate"),
         (f"{ROWS} --bandwidth 0GB/s", "--bandwidth: '0GB/s' is not a rate"),
         (f"{ROWS} --bandwidth -1GB/s", "--bandwidth: '-1GB/s' is not a rate"),
@@ -494,3 +494,25 @@ def test_numbers_that_nothing_can_be_made_of_end_in_one_line(capsys, arguments: 
 def test_one_part_to_merge(tmp_path, capsys) -> None:
     got = written(tmp_path, capsys, "--op", "merge", "--rows", "10", "--parts", "1", *MACHINE)
     assert [line["bytes_total"] for line in got["algorithms"]] == [160, 160]
+
+
+def test_decode_takes_the_context_as_its_keys(tmp_path, capsys) -> None:
+    arguments = ["--op", "decode", "--heads", "8", "--head-dim", "64", *MACHINE]
+    sizes = written(tmp_path, capsys, *arguments, "--seq", "4096")["sizes"]
+    assert (sizes["seq_q"], sizes["seq_k"]) == (1, 4096)
+    sizes = written(tmp_path, capsys, *arguments, "--seq", "4", "--seq-k", "4096")["sizes"]
+    assert (sizes["seq_q"], sizes["seq_k"]) == (4, 4096)
+
+
+def test_short_names_and_capitals(tmp_path, capsys) -> None:
+    arguments = ["--rows", "8", "--cols", "8"]
+    plain = written(tmp_path, capsys, *arguments, "--device", "h100", "--dtype", "bfloat16")
+    assert written(tmp_path, capsys, *arguments, "--device", "H100", "--dtype", "bf16") == plain
+
+
+def test_what_matrix_products_need_is_said(capsys) -> None:
+    arguments = ["--op", "attention", "--seq", "32768", "--heads", "32", "--head-dim", "128", "--causal"]
+    text = prose(run(capsys, *arguments, "--dtype", "bfloat16", "--device", "h100"))
+    assert "ridge 19.97 flop/byte, 295.3 in matrix products" in text
+    assert "standard needs 137.4 GB (128 GiB) beside its operands, more than the 80.0 GB there are" in text
+    assert "flash those of the tiles the mask leaves" in text

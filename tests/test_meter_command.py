@@ -123,7 +123,7 @@ LANES = SAMPLES / "lanes.py"
         ),
         ((*SOFTMAX, "--ways=4"), "--ways: belongs to a replay"),
         ((*SOFTMAX, "--cache=much"), "--cache: 'much'"),
-        ((*SOFTMAX, "--cache=1000"), "size=1000"),
+        ((*SOFTMAX, "--cache=1000"), "--cache: 1000 bytes; a positive multiple of 2048"),
         ((*SOFTMAX, "--json=nowhere/x.json"), "--json: nowhere/x.json cannot be written"),
     ],
 )

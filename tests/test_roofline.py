@@ -290,13 +290,13 @@ def test_attention_says_what_the_bound_is_and_how_far_off_flash_is() -> None:
     bound = Fraction(n * n * d * d, onchip)
     assert has(
         remarks,
-        f"with {onchip} elements on chip",
-        f"{blocks.block_q} queries and {blocks.block_k} keys",
+        f"the {onchip} elements on chip",
+        f"{blocks.block_q} queries by {blocks.block_k} keys",
         f"{float(flash.total // 2 / bound):.1f} times",
         f"{float(bound):.4g}",
     )
     assert has(remarks, attention.ASYMPTOTIC["standard"], attention.ASYMPTOTIC["flash"])
-    assert not has(compare.compare("attention", shape, GIVEN).remarks, "elements on chip a head")
+    assert not has(compare.compare("attention", shape, GIVEN).remarks, "times the order of the lower bound")
     with pytest.raises(ValueError, match="onchip=10: at least 259 elements would do"):
         compare.compare("attention", shape, GIVEN, onchip=10)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,9 @@ from ..traffic.shapes import Rows, States
 from ..traffic.units import bytes_text, parse_bytes, parse_rate, parse_seconds, rate_text, seconds_text
 
 ITEMSIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
+#: Short names, as kernels and papers have them.
+SHORT = {"f64": "float64", "fp64": "float64", "f32": "float32", "fp32": "float32", "f16": "float16"}
+SHORT |= {"fp16": "float16", "bf16": "bfloat16", "f8": "float8", "fp8": "float8"}
 #: Field of a shape -> the option that gives it.
 OPTIONS = {"columns": "cols", "seq_q": "seq"}
 #: Sizes of a family's record that an operation of it does not look at.
@@ -37,8 +41,10 @@ def _shape(op: str, kind: type[Any], itemsize: int, given: dict[str, int | bool 
     unused = UNUSED.get(op, set())
     known = {field.name: field for field in fields(kind) if field.name not in unused}
     sizes = {name: value for name, value in given.items() if value is not None}
-    if "seq_q" in sizes and "seq_k" in known:
-        sizes.setdefault("seq_k", sizes["seq_q"])
+    if "seq_q" in sizes and "seq_k" in known and "seq_k" not in sizes:
+        sizes["seq_k"] = sizes["seq_q"]
+        if op == "decode":
+            sizes["seq_q"] = 1
     if "heads" in known:
         sizes.setdefault("heads", 1)
         sizes.setdefault("kv_heads", sizes["heads"])
@@ -50,6 +56,8 @@ def _shape(op: str, kind: type[Any], itemsize: int, given: dict[str, int | bool 
         if value >= TOO_LARGE:
             raise ValueError(f"{_option(name)}: sizes below 10^30 would do")
     missing = [name for name, f in known.items() if f.default is MISSING and name not in sizes]
+    if "seq_q" in missing and "seq_k" in missing:
+        missing.remove("seq_k")  # one option gives both
     if missing:
         raise ValueError(f"{', '.join(map(_option, missing))}: needed for this operation")
     return kind(**sizes)
@@ -75,9 +83,7 @@ def _machine(
         return roofline.given(parse_rate(bandwidth, name="--bandwidth"), ridge, last_level)
     for name, value in (("--bandwidth", bandwidth), ("--ridge", ridge), ("--llc", llc)):
         if value is not None and device is not None:
-            raise ValueError(
-                f"{name}: belongs to a machine told by --bandwidth; leave it out or leave out --device"
-            )
+            raise ValueError(f"{name}: a known device has its own figure; leave it out or leave out --device")
         if value is not None:
             raise ValueError(f"{name}: needs --bandwidth beside it")
     if device is None or device == THIS:
@@ -91,7 +97,15 @@ def table(result: compare.Comparison) -> Table:
     grid = Table(box=SIMPLE_HEAD, pad_edge=False)
     grid.add_column("algorithm")
     passes = ("reads", "writes", "traversals") if rows else ("workspace",)
-    for heading in (*passes, "bytes read", "written", "total", "floor", "speed-up", "flop/byte"):
+    for heading in (
+        *passes,
+        "bytes read",
+        "written",
+        "total",
+        "floor",
+        f"over {result.baseline}",
+        "flop/byte",
+    ):
         grid.add_column(heading, justify="right")
     grid.add_column("bound")
     grid.add_column("once each", justify="right")
@@ -125,10 +139,13 @@ def show(result: compare.Comparison) -> None:
     sizes = ", ".join(f"{name} {value}" for name, value in result.sizes.items() if value)
     console.print(f"{result.operation}: {sizes}")
     parts = [f"{result.machine.name}: {rate_text(result.machine.bandwidth)}"]
-    if result.machine.ridge is not None:
-        parts.append(f"ridge {result.machine.ridge:.4g} flop/byte")
-    if result.machine.last_level:
-        parts.append(f"last-level cache {bytes_text(result.machine.last_level)}")
+    machine, products = result.machine, any(line.moved.matrix_flops for line in result.lines)
+    if machine.ridge is not None:
+        parts.append(f"ridge {machine.ridge:.4g} flop/byte")
+    if products and machine.matrix_ridge is not None:
+        parts.append(f"{machine.matrix_ridge:.4g} in matrix products")
+    if machine.last_level:
+        parts.append(f"cache {bytes_text(machine.last_level)}")
     console.print(", ".join(parts))
     if result.regime is not None:
         console.print(
@@ -146,18 +163,19 @@ def show_schedules(result: links.Schedules) -> None:
     sizes = ", ".join(f"{name} {value}" for name, value in result.sizes.items())
     console.print(f"{result.operation}: {sizes}")
     console.print(
-        f"link {rate_text(result.bandwidth)} a direction, latency {seconds_text(result.latency)} a step"
+        f"link {rate_text(result.bandwidth)} a direction, "
+        + (f"latency {seconds_text(result.latency)} a step" if result.latency else "no latency (--latency)")
     )
     grid = Table(box=SIMPLE_HEAD, pad_edge=False)
     grid.add_column("schedule")
-    for heading in ("steps", "sent by a process", "workspace", "time"):
+    for heading in ("steps", "bytes sent by a process", "workspace bytes", "time"):
         grid.add_column(heading, justify="right")
     for line in result.lines:
         grid.add_row(
             line.algorithm,
             str(line.steps),
-            bytes_text(round(line.sent), binary=False),
-            bytes_text(round(line.workspace), binary=False),
+            f"{math.ceil(line.sent):,}",
+            f"{math.ceil(line.workspace):,}",
             seconds_text(result.seconds(line)),
         )
     console.print(grid)
@@ -211,39 +229,44 @@ def _check_files(json_file: Path | None, plot_file: Path | None) -> None:
             raise ValueError(f"{name}: {path} cannot be written: its folder is missing, or it is one")
 
 
-Size = Annotated[int | None, typer.Option(show_default=False)]
+def _size(text: str) -> Any:
+    return typer.Option(show_default=False, help=text)
+
+
+Size = int | None
 
 
 def command(
     op: Annotated[
-        str, typer.Option(help="Operation, as softmax, attention, linear_cross_entropy.")
+        str,
+        typer.Option(help="softmax, attention, decode, linear_cross_entropy ...; a wrong name lists all."),
     ] = "softmax",
     dtype: Annotated[
         str | None, typer.Option(help="float64, float32 (default), float16, bfloat16 or float8.")
     ] = None,
-    rows: Size = None,
-    cols: Size = None,
-    k: Size = None,
-    tokens: Size = None,
-    hidden: Size = None,
-    vocab: Size = None,
-    block_tokens: Size = None,
-    block_vocab: Size = None,
-    batch: Size = None,
-    heads: Size = None,
-    kv_heads: Size = None,
-    seq: Size = None,
-    seq_k: Size = None,
-    head_dim: Size = None,
-    block_q: Size = None,
-    block_k: Size = None,
-    splits: Size = None,
+    rows: Annotated[Size, _size("Rows: tokens, or whatever is normalised one by one.")] = None,
+    cols: Annotated[Size, _size("Columns of a row; of all ranks together for vocabulary_parallel.")] = None,
+    k: Annotated[Size, _size("Entries a row of softmax_topk.")] = None,
+    tokens: Annotated[Size, _size("linear_cross_entropy: rows of hidden.")] = None,
+    hidden: Annotated[Size, _size("linear_cross_entropy: columns of hidden.")] = None,
+    vocab: Annotated[Size, _size("linear_cross_entropy: rows of weight.")] = None,
+    block_tokens: Annotated[Size, _size("Rows of a tile of logits (128).")] = None,
+    block_vocab: Annotated[Size, _size("Columns of a tile of logits (256).")] = None,
+    batch: Annotated[Size, _size("Sequences (1).")] = None,
+    heads: Annotated[Size, _size("Query heads (1).")] = None,
+    kv_heads: Annotated[Size, _size("Key-value heads (as many as query heads).")] = None,
+    seq: Annotated[Size, _size("Queries, and keys too without --seq-k; of decode the keys alone.")] = None,
+    seq_k: Annotated[Size, _size("Keys.")] = None,
+    head_dim: Annotated[Size, _size("Size of a head.")] = None,
+    block_q: Annotated[Size, _size("Queries of a tile of scores (128).")] = None,
+    block_k: Annotated[Size, _size("Keys of a tile of scores (64).")] = None,
+    splits: Annotated[Size, _size("decode: parts the keys are cut into (1).")] = None,
     causal: Annotated[
         bool, typer.Option("--causal", help="Attention to keys up to the query's place.")
     ] = False,
-    parts: Size = None,
-    values: Size = None,
-    ranks: Size = None,
+    parts: Annotated[Size, _size("merge: partial states of a row.")] = None,
+    values: Annotated[Size, _size("merge: numbers of an output beside m and s (0).")] = None,
+    ranks: Annotated[Size, _size("Processes that share columns, or keys.")] = None,
     onchip: Annotated[
         str | None, typer.Option(help="On-chip memory of a block, for attention's bound.")
     ] = None,
@@ -251,7 +274,9 @@ def command(
     ridge: Annotated[float | None, typer.Option(help="Ridge, flop/byte.")] = None,
     llc: Annotated[str | None, typer.Option(help="Last-level cache, as 256MB.")] = None,
     resident_rows: Annotated[int | None, typer.Option(help="Rows in flight at once (all).")] = None,
-    device: Annotated[str | None, typer.Option(help="A known device, as h200; `this` is measured.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="h100, h200, b200, a100, mi300x ...; this: measured.")
+    ] = None,
     link: Annotated[str | None, typer.Option(help="Rate of a link, one direction, as 450GB/s.")] = None,
     latency: Annotated[str | None, typer.Option(help="Latency of a step over the link, as 5us.")] = None,
     write_allocate: Annotated[
@@ -261,6 +286,8 @@ def command(
     plot_file: Annotated[Path | None, typer.Option("--plot", help="Draw it (.svg, .png).")] = None,
 ) -> None:
     """Bytes, floors, speed-ups, intensity and regime of an operation by every algorithm, on any machine."""
+    dtype = None if dtype is None else SHORT.get(dtype.lower(), dtype.lower())
+    device = None if device is None else device.lower()
     itemsize = _itemsize(dtype)
     _check_files(json_file, plot_file)
     sizes: dict[str, int | bool | None] = {

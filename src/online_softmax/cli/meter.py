@@ -87,6 +87,9 @@ def command(
         if value is not None and cache is None:
             raise ValueError(f"--{name}: belongs to a replay; add --cache, as --cache 256KiB")
     size = None if cache is None else parse_bytes(cache, name="--cache")
+    piece = (ways or WAYS) * (line or LINE)
+    if size is not None and (size == 0 or size % piece):
+        raise ValueError(f"--cache: {size} bytes; a positive multiple of {piece}, ways times line, would do")
     if json_file is not None and (json_file.is_dir() or not json_file.absolute().parent.is_dir()):
         raise ValueError(f"--json: {json_file} cannot be written: its folder is missing, or it is one")
     meter = run(

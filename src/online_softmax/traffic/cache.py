@@ -22,8 +22,8 @@ TYPICAL: Final[Mapping[str, int]] = {"L1": 32 << 10, "L2": 1 << 20}
 def from_memory(moved: Traffic, *, kept: bool) -> Traffic:
     """The traffic that memory sees: all of it, or with `kept` every tensor at most once in each direction.
 
-    `kept`: the rows in flight stay in a cache from the first pass to the last. What is written for nobody
-    outside (`temporary`) stays there too, and is not moved at all.
+    `kept`: a cache serves whatever is asked for again. A whole tensor between two kernels is moved like any
+    other, once each way.
     """
     if not kept:
         return moved
@@ -32,7 +32,6 @@ def from_memory(moved: Traffic, *, kept: bool) -> Traffic:
         operands=tuple(
             replace(operand, read=min(operand.read, operand.size), written=min(operand.written, operand.size))
             for operand in moved.operands
-            if not operand.temporary
         ),
     )
 

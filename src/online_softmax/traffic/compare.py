@@ -90,6 +90,9 @@ class Comparison:
                 "name": self.machine.name,
                 "bandwidth_bytes_per_second": self.machine.bandwidth,
                 "ridge_flops_per_byte": self.machine.ridge,
+                "matrix_ridge_flops_per_byte": self.machine.matrix_ridge,
+                "vector_flops_per_second": self.machine.vector_peak,
+                "matrix_flops_per_second": self.machine.matrix_peak,
                 "exps_per_second": self.machine.exp_rate,
                 "launch_seconds": self.machine.launch,
                 "last_level_bytes": self.machine.last_level,
@@ -160,14 +163,15 @@ def compare(
         for moved in counts
     )
     remarks = [
-        *_regime_remarks(where, shape),
+        *_regime_remarks(where, shape, machine),
         *_floor_remarks(lines, machine),
+        *_tile_remarks(lines, machine),
         *_attention_remarks(operation, shape, onchip),
     ]
     return Comparison(operation, dict(vars(shape)), machine, baseline, lines, where, tuple(remarks))
 
 
-def _regime_remarks(where: cache.Regime | None, shape: Shape) -> list[str]:
+def _regime_remarks(where: cache.Regime | None, shape: Shape, machine: Machine) -> list[str]:
     if where is None or not isinstance(shape, Rows):
         return []
     deciding = where.deciding_row_bytes
@@ -176,6 +180,12 @@ def _regime_remarks(where: cache.Regime | None, shape: Shape) -> list[str]:
         f"({deciding // shape.itemsize} columns): {bytes_text(where.last_level)} of cache shared by "
         f"{where.resident_rows} rows in flight"
     ]
+    if machine.units is not None and machine.units < where.resident_rows:
+        fewer = where.last_level // machine.units
+        remarks.append(
+            f"with one row in flight on each of {machine.units} units that is {bytes_text(fewer)} "
+            f"({fewer // shape.itemsize} columns)"
+        )
     if where.name == "tensor in cache":
         remarks.append(
             f"the whole tensor, {bytes_text(where.tensor_bytes)}, fits the {bytes_text(where.last_level)} "
@@ -208,6 +218,23 @@ def _floor_remarks(lines: tuple[Line, ...], machine: Machine) -> list[str]:
     return remarks
 
 
+def _tile_remarks(lines: tuple[Line, ...], machine: Machine) -> list[str]:
+    """On matrix products: what re-reading means, and memory that is not there."""
+    if not any(line.moved.matrix_flops for line in lines):
+        return []
+    remarks = [
+        "bytes are those the tiles ask for; a cache that serves what is asked for again brings the floor "
+        "down to that of each tensor once"
+    ]
+    for line in lines:
+        if machine.memory is not None and line.moved.workspace > machine.memory:
+            remarks.append(
+                f"{line.moved.algorithm} needs {bytes_text(line.moved.workspace)} beside its operands, more "
+                f"than the {bytes_text(machine.memory)} there are"
+            )
+    return remarks
+
+
 def _attention_remarks(operation: str, shape: Shape, onchip: int | None) -> list[str]:
     if not isinstance(shape, Attention) or operation != "attention":
         return []
@@ -215,29 +242,21 @@ def _attention_remarks(operation: str, shape: Shape, onchip: int | None) -> list
     remarks = [
         f"elements moved: standard {forms['standard']}, flash {forms['flash']} with S on-chip elements"
     ]
-    if onchip is not None:
-        blocks = attention.blocks_for(onchip, shape.head_dim)
-        fitted = model.count(
-            operation,
-            "flash",
-            Attention(
-                1,
-                1,
-                1,
-                shape.seq_q,
-                shape.seq_k,
-                shape.head_dim,
-                shape.itemsize,
-                blocks.block_q,
-                blocks.block_k,
-                causal=shape.causal,
-            ),
-        )
-        moved = fitted.total // shape.itemsize
-        bound = attention.lower_bound(shape.seq_q, shape.seq_k, shape.head_dim, onchip)
+    if shape.causal:
+        remarks.append("standard makes every score, flash those of the tiles the mask leaves")
+    if onchip is None:
+        return remarks
+    blocks = attention.blocks_for(onchip, shape.head_dim)
+    bound = attention.lower_bound(shape.seq_q, shape.seq_k, shape.head_dim, onchip)
+    for made, tiles in (
+        (f"the {onchip} elements on chip", (blocks.block_q, blocks.block_k)),
+        ("the table's tiles", (shape.block_q, shape.block_k)),
+    ):
+        one = Attention(1, 1, 1, shape.seq_q, shape.seq_k, shape.head_dim, shape.itemsize, *tiles)
+        moved = model.count(operation, "flash", one).total // shape.itemsize
         remarks.append(
-            f"with {onchip} elements on chip a head takes blocks of {blocks.block_q} queries and "
-            f"{blocks.block_k} keys and moves {moved} elements, {float(moved / bound):.1f} times the order "
-            f"of the lower bound ({float(bound):.4g}; Saha & Ye 2024)"
+            f"one head without a mask, {tiles[0]} queries by {tiles[1]} keys ({made}): {moved:,} elements, "
+            f"{float(moved / bound):.1f} times the order of the lower bound, {float(bound):.4g} "
+            "(Saha & Ye 2024)"
         )
     return remarks

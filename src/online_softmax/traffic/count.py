@@ -19,9 +19,10 @@ FLOPS_PER_EXP: Final = 8
 LINE: Final = 64
 
 
-def ceil_div(a: int, b: int) -> int:
+def ceil_div(a: Any, b: Any) -> int:
     """The least whole number not under a/b, for integers and for symbols."""
-    return -(-a // b)
+    whole: int = -(-a // b) if isinstance(a, int) and isinstance(b, int) else _symbolic("ceiling", a / b)
+    return whole
 
 
 def least(a: int, b: int) -> int:
@@ -34,7 +35,7 @@ def greatest(a: int, b: int) -> int:
     return max(a, b) if isinstance(a, int) and isinstance(b, int) else _symbolic("Max", a, b)
 
 
-def _symbolic(function: str, *arguments: int) -> int:
+def _symbolic(function: str, *arguments: Any) -> int:
     expression: int = getattr(require("sympy", "symbols", "a symbolic count"), function)(*arguments)
     return expression
 

@@ -28,46 +28,49 @@ EXPS = (64, 1024)  # rows in L1, an array in L2
 
 
 def exp_rate(threads: int | None = None) -> float:
-    """Exponentials per second of a float32 softmax whose rows lie in L1, over all threads, which share
-    nothing there.
+    """Exponentials per second over all threads, which share nothing: of the kernel that does least beside
+    them.
 
-    With all that belongs to an element: load, reduction, polynomial, sum, division, store.
+    That is the log-sum-exp of bfloat16 rows in L1: load, reduction, polynomial, sum. The least time counts,
+    for
+    a floor.
     """
     threads = cpu.default_threads() if threads is None else threads
-    x = np.zeros(EXPS, np.float32)
-    out = np.empty_like(x)
-    call = interleaved({"softmax": lambda: cpu.softmax(x, out, (1,), threads=1)}, budget=0.1)
-    return x.size * threads / call["softmax"]
+    x = np.zeros(EXPS, cpu.numpy_dtype("bfloat16"))
+    return x.size * threads / _least(call("logsumexp", x, x, "cached", 1))
 
 
 def matrix_rate(dtype: str = "float32") -> float:
-    """Flop/s of a product of square matrices by NumPy, in float32 or float64 (ValueError for another)."""
+    """Flop/s of a product of square matrices by NumPy, in float32 or float64 (ValueError for another), at its
+    best."""
     if dtype not in ("float32", "float64"):
         raise ValueError(f"dtype={dtype!r}: 'float32' or 'float64' would do")
     a = np.ones((MATRIX, MATRIX), dtype)
-    return 2 * MATRIX**3 / interleaved({"product": lambda: a @ a}, budget=0.3)["product"]
+    return 2 * MATRIX**3 / _least(lambda: a @ a)
+
+
+def _least(work: Callable[[], object]) -> float:
+    """Least seconds of a call in rounds of about a tenth of a second."""
+    return min(interleaved({"work": work}, budget=0.02)["work"] for _ in range(5))
 
 
 @functools.lru_cache(maxsize=1)
 def roofline_machine() -> Machine:
     """This machine as the roofline takes it, measured: best copy, exponentials, matrix product, a small call.
 
-    The cache that helps is the second level, all cores together, with two rows in flight on each. Plain
-    flops count
-    in the model's currency: as many a second as FLOPS_PER_EXP times the exponentials. About a second the
-    first time.
+    The cache that helps is the second level, all cores together, with two rows in flight on each. Plain flops
+    count in the model's currency: as many a second as FLOPS_PER_EXP times the exponentials. About a second
+    the first time.
     """
     threads, exps = cpu.default_threads(), exp_rate()
     row = np.zeros((1, 128), np.float32)
-    out = np.empty_like(row)
-    small = interleaved({"call": lambda: cpu.softmax(row, out, (1,))}, budget=0.05)["call"]
     return Machine(
         f"this machine ({cpu.info()['cpu']}, {threads} threads)",
         memory().best_copy,
         vector_peak=FLOPS_PER_EXP * exps,
         matrix_peak=matrix_rate(),
         exp_rate=exps,
-        launch=small,
+        launch=_least(call("softmax", row, np.empty_like(row), "cached")),
         last_level=threads * cpu.info()["caches"].get("L2", TYPICAL["L2"]),
         resident_rows=2 * threads,
     )

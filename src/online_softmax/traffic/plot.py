@@ -102,6 +102,10 @@ def _draw_lengths(axes: Any, result: Comparison, shape: Rows | Attention) -> Non
     machine = result.machine
     length = shape.columns if isinstance(shape, Rows) else shape.seq_k
     lengths = _lengths(length)
+    if isinstance(shape, Rows) and result.regime is not None:
+        # Both sides of a change of regime, so that it is drawn as the step it is.
+        edge = result.regime.deciding_row_bytes // shape.itemsize
+        lengths = sorted({*lengths, *(n for n in (edge, edge + 1) if lengths[0] < n < lengths[-1])})
     for index, line in enumerate(result.lines):
         seconds = [_seconds(result, line.moved.algorithm, shape, n) for n in lengths]
         axes.loglog(lengths, seconds, label=line.moved.algorithm, color=_style(index)["color"])

@@ -21,6 +21,7 @@ from typing import Final
 
 from . import cache, model
 from .count import ceil_div
+from .units import seconds_text
 
 #: Share of the lesser of arithmetic and memory that the greater does not hide.
 EXPOSED: Final = 0.3
@@ -35,6 +36,9 @@ SEGMENT: Final = 32768
 
 #: Algorithms that no row makes overflow: those `auto` may choose from, and predictions compare.
 SAFE: Final = ("three_pass", "online", "cached")
+
+
+ITEMSIZES: Final[Mapping[str, int]] = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -103,14 +107,25 @@ class Prediction:
         parts = {"memory": self.memory, "compute": self.arithmetic, "launch": self.call}
         return max(parts, key=lambda name: parts[name])
 
+    def __str__(self) -> str:
+        return (
+            f"{self.algorithm}: {seconds_text(self.seconds)}, bound by {self.bound} (arithmetic "
+            f"{seconds_text(self.arithmetic)}, memory {seconds_text(self.memory)}, call "
+            f"{seconds_text(self.call)})"
+        )
 
-def predict(
-    operation: str, algorithm: str, rows: int, columns: int, itemsize: int, dtype: str, cpu: Cpu
-) -> Prediction:
+
+def predict(operation: str, algorithm: str, rows: int, columns: int, dtype: str, cpu: Cpu) -> Prediction:
     """Time of `operation` by `algorithm` on `rows` rows of `columns` elements, into memory that exists.
 
-    Raises ValueError as `model.traffic`, and for an operation or dtype whose rows are not measured.
+    Raises ValueError as `model.traffic`, and for an operation, algorithm or dtype whose rows are not
+    measured.
     """
+    if algorithm not in SAFE:
+        raise ValueError(f"algorithm={algorithm!r} is not predicted: {', '.join(map(repr, SAFE))} would do")
+    if dtype not in ITEMSIZES:
+        raise ValueError(f"dtype={dtype!r}: {', '.join(map(repr, ITEMSIZES))} would do")
+    itemsize = ITEMSIZES[dtype]
     moved = model.traffic(operation, algorithm, rows, columns, itemsize)
     threads = _threads(rows, columns, itemsize, algorithm, cpu)
     arithmetic = rows * cpu.costs(operation, dtype, algorithm).of(columns) / threads
@@ -122,10 +137,10 @@ def predict(
     )
 
 
-def best(operation: str, rows: int, columns: int, itemsize: int, dtype: str, cpu: Cpu) -> Prediction:
+def best(operation: str, rows: int, columns: int, dtype: str, cpu: Cpu) -> Prediction:
     """The fastest of the algorithms that are safe for any row."""
     return min(
-        (predict(operation, algorithm, rows, columns, itemsize, dtype, cpu) for algorithm in SAFE),
+        (predict(operation, algorithm, rows, columns, dtype, cpu) for algorithm in SAFE),
         key=lambda prediction: prediction.seconds,
     )
 
@@ -151,11 +166,13 @@ def _memory(moved: model.Traffic, rows: int, columns: int, itemsize: int, thread
     kept = max(4, itemsize) if _keeps(moved) else 0
     in_flight = cache.working_set(columns, itemsize, kept)
     if in_flight > second_level:
-        # What a pass asks for again comes from where the rows in flight lie, the kept exponentials too.
+        # What a pass asks for again, the kept exponentials too: the part of it that found no room in L2 comes
+        # from where the rows in flight lie.
         rates = cpu.rates(min(threads * in_flight, footprint))
-        elements = rows * columns
+        elements, outside = rows * columns, 1 - second_level / in_flight
         spilled = elements * kept
-        seconds += _moving(_read_again(moved, elements * itemsize) + spilled, spilled, rates)
+        again = _read_again(moved, elements * itemsize) + spilled
+        seconds += outside * _moving(again, spilled, rates)
     return seconds * cpu.threads / threads
 
 

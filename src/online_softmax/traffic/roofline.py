@@ -25,6 +25,8 @@ class Machine:
         launch: seconds a kernel costs before it does anything.
         last_level: bytes of the last cache before memory.
         resident_rows: rows in flight at once, where the machine limits them.
+        units: what runs blocks of threads: rows in flight where each has one.
+        memory: bytes of main memory.
     """
 
     name: str
@@ -35,11 +37,18 @@ class Machine:
     launch: float | None = None
     last_level: int | None = None
     resident_rows: int | None = None
+    units: int | None = None
+    memory: int | None = None
 
     @property
     def ridge(self) -> float | None:
         """Flops a byte from which arithmetic outside matrix products takes longer than memory."""
         return None if self.vector_peak is None else self.vector_peak / self.bandwidth
+
+    @property
+    def matrix_ridge(self) -> float | None:
+        """The same for matrix products."""
+        return None if self.matrix_peak is None else self.matrix_peak / self.bandwidth
 
 
 def given(bandwidth: float, ridge: float | None = None, last_level: int | None = None) -> Machine:
@@ -70,6 +79,8 @@ def of_device(device: Device, dtype: str) -> Machine:
         exp_rate=device.exps_per_second,
         launch=device.launch_seconds,
         last_level=device.last_level,
+        units=device.units,
+        memory=device.memory,
     )
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from .build import Compiled
+
+#: Instructions a complaint lists.
+_SHOWN: Final = 8
 
 
 def assert_no_spills(compiled: Compiled) -> None:
@@ -26,7 +31,8 @@ def assert_vectorized(compiled: Compiled, bytes: int = 16, *, allow: int = 0) ->
         raise AssertionError(f"{_name(compiled)}: no load or store of global memory found")
     narrow = [found for found in compiled.memory if found.bytes < bytes]
     if len(narrow) > allow:
-        lines = "".join(f"\n  {found.bytes} bytes: {found.text}" for found in narrow)
+        shown = [f"\n  {found.bytes} bytes: {found.text}" for found in narrow[:_SHOWN]]
+        lines = "".join(shown) + (f"\n  and {len(narrow) - _SHOWN} more" if len(narrow) > _SHOWN else "")
         raise AssertionError(
             f"{_name(compiled)}: {len(narrow)} of {len(compiled.memory)} loads and stores move less than "
             f"{bytes} bytes, {allow} allowed; is divisibility by 16 known of pointers and strides?{lines}"

@@ -9,16 +9,16 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-#: Head of `MeterReport.rows`: T is the tensor's own size.
+#: Head of `MeterReport.rows`: bytes, but for the ratios to the tensor's size, sectors, lanes and operations.
 COLUMNS: Final = (
     "tensor",
     "size",
     "read",
-    "of T",
-    "distinct",
+    "/ size",
+    "distinct read",
     "written",
-    "of T",
-    "distinct",
+    "/ size",
+    "distinct written",
     "atomic",
     "sectors",
     "masked",
@@ -262,6 +262,14 @@ class MeterReport:
     def rows(self) -> list[tuple[str, ...]]:
         """A row of `COLUMNS` for each tensor of each launch, as text."""
         return [_row(tensor) for launch in self.launches for tensor in launch.tensors]
+
+    def __str__(self) -> str:
+        """The table of `rows`, in columns."""
+        lines = [COLUMNS, *self.rows()]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
+        return "\n".join(
+            "  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)) for line in lines
+        )
 
     def as_json(self, *, programs: bool = False) -> dict[str, Any]:
         """The figures as plain dicts and lists; `programs` adds those of each program."""
