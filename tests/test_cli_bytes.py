@@ -516,3 +516,26 @@ def test_what_matrix_products_need_is_said(capsys) -> None:
     assert "ridge 19.97 flop/byte, 295.3 in matrix products" in text
     assert "standard needs 137.4 GB (128 GiB) beside its operands, more than the 80.0 GB there are" in text
     assert "flash those of the tiles the mask leaves" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*CASE, *MACHINE, "--llc", "0"], "--llc: '0' is no cache"),
+        ([*CASE, *MACHINE, "--ridge", "1e308"], "ridge=1e"),
+        ([*CASE, "--bandwidth", "0.5B/s"], "--bandwidth: '0.5B/s' is not a rate"),
+        ([*CASE, "--bandwidth", "9" * 5000 + "B/s"], "--bandwidth: '9999"),
+        ([*CASE, *MACHINE, "--llc", "9" * 5000], "--llc: '9999"),
+        ([*VOCABULARY.split(), "--latency", "9" * 320 + "s"], "--latency: '9999"),
+        ([*VOCABULARY.split(), "--latency", "9" * 20 + "s"], "--latency: '9999"),
+        ([*CASE, *MACHINE, "--json", "a.svg", "--plot", "a.svg"], "--plot: a.svg is given to --json too"),
+    ],
+)
+def test_figures_out_of_this_world_end_in_one_line(capsys, arguments: list[str], message: str) -> None:
+    fails(capsys, ["bytes", *arguments], message)
+
+
+def test_a_merge_of_one_part_is_drawn(tmp_path, capsys) -> None:
+    out = tmp_path / "x.png"
+    run(capsys, "--op", "merge", "--rows", "4", "--parts", "1", *MACHINE, "--plot", str(out))
+    assert out.read_bytes().startswith(b"\x89PNG")

@@ -353,3 +353,25 @@ def test_the_gate_of_the_guide_passes(tmp_path, results):
     (tmp_path / "test_kernels.py").write_text(blocks[-1], encoding="utf-8")
     printed = fresh("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path))
     assert printed.splitlines()[-1].startswith("4 passed")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"target": ["sm_80"]}, ValueError, r"target=\['sm_80'\]"),
+        ({"num_warps": 64}, ValueError, "num_warps=64: a power of two from 1 to 32"),
+        ({"num_warps": "4"}, ValueError, "num_warps='4'"),
+        ({"num_stages": -1}, ValueError, "num_stages=-1"),
+        ({"num_stages": 1.5}, ValueError, "num_stages=1.5"),
+        ({"divisible_by_16": "n"}, TypeError, "divisible_by_16='n' is one name"),
+    ],
+)
+def test_options_that_make_no_sense(options, error, message):
+    with pytest.raises(error, match=message):
+        build.inspect(None, {}, {}, **({"target": "sm_80"} | options))
+
+
+@pytest.mark.parametrize("options", [{"bytes": 0}, {"bytes": -1}, {"allow": -1}])
+def test_gates_that_could_not_fail(options):
+    with pytest.raises(ValueError, match="a positive width, and none or more allowed"):
+        assert_vectorized(SimpleNamespace(memory=(), bulk_copies=1), **options)

@@ -100,7 +100,10 @@ LANES = SAMPLES / "lanes.py"
     ("change", "message"),
     [
         (("nowhere.py:k",), "nowhere.py: no such file"),
-        (("no_such_module:k",), "no_such_module: cannot be imported: No module named 'no_such_module'"),
+        (
+            ("no_such_module:k",),
+            "no_such_module: cannot be imported: ModuleNotFoundError: No module named 'no_such_module'",
+        ),
         ((str(SAMPLES / "rows.py"),), "MODULE:KERNEL or FILE.py:KERNEL would do"),
         ((f"{SAMPLES / 'rows.py'}:four_pass",), "has no 'four_pass': three_pass, cached, scaled, scale"),
         ((f"{LANES}:NOT_A_KERNEL",), "no @triton.jit kernel"),
@@ -171,3 +174,32 @@ def test_tensors_of_every_format_are_the_same_for_the_same_seed(dtype):
     assert made[0].shape == (3, 5)
     assert torch.equal(made[0], made[1])
     assert not torch.equal(made[0], made[2])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("def f(:", "SyntaxError"),
+        ("import no_such_thing", "ModuleNotFoundError: No module named 'no_such_thing'"),
+        ("import sys; sys.exit(5)", "SystemExit: 5"),
+        ("raise ValueError('boom')", "ValueError: boom"),
+        ("unknown", "NameError"),
+    ],
+)
+def test_a_kernel_file_that_fails_is_named(tmp_path, monkeypatch, text, message):
+    """As a file and as a module; whatever it does."""
+    name = f"failing_{abs(hash(text)) % 10**8}"
+    (tmp_path / f"{name}.py").write_text(text + "\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for target in (f"{name}.py", name):
+        with pytest.raises(
+            ValueError, match=f"{re.escape(target)}: cannot be imported: {re.escape(message)}"
+        ):
+            command(f"{target}:k", "--grid=1")
+
+
+@pytest.mark.parametrize("target", [".kk:add", "..:k", "a-b:k"])
+def test_what_is_no_module_name(target):
+    with pytest.raises(ValueError, match=r"the name of a module, or of a \.py file, would do"):
+        command(target, "--grid=1")

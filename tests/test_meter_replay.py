@@ -90,11 +90,13 @@ def test_a_replay_without_the_log():
     ("wrong", "message"),
     [
         ({"size": 1000}, "size=1000: a positive multiple of 2048 would do"),
-        ({"size": 0}, "size=0: a positive multiple of 2048 would do"),
-        ({"ways": 0}, "ways=0: a positive multiple of 1 would do"),
+        ({"size": 0}, "size=0: at least 1 would do"),
+        ({"ways": 0}, "ways=0: at least 1 would do"),
         ({"line": 100}, "line=100: a positive multiple of 32 would do"),
         ({"sector": 48}, "sector=48: a positive multiple of 32 would do"),
         ({"interleave": 0}, "interleave=0: 1 program in flight or more would do"),
+        ({"interleave": 1.5}, "interleave=1.5: 1 program in flight or more would do"),
+        ({"interleave": 10**30}, "interleave=1000.*: 1 program in flight or more would do"),
     ],
 )
 def test_caches_that_cannot_be(wrong, message):
@@ -156,3 +158,8 @@ def test_programs_start_with_the_first_axis_fastest():
     (launch,) = meter._logged
     # Tiles in the order of (x, y) = (0, 0), (1, 0), ...: 8 rows of 256 bytes further down each time.
     assert [int(program[0][2][0]) for program in launch.programs] == [0, 64, 128, 192, 4, 68, 132, 196]
+
+
+def test_a_large_empty_cache_costs_nothing():
+    meter = three_pass()
+    assert meter.replay(1 << 40)["x"].read == meter["x"].loads.distinct_bytes

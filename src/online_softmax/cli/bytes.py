@@ -79,6 +79,8 @@ def _machine(
 ) -> roofline.Machine:
     """The machine asked for: a device, this machine measured, or the rates given."""
     last_level = None if llc is None else parse_bytes(llc, name="--llc")
+    if last_level == 0:
+        raise ValueError(f"--llc: {llc!r} is no cache; leave it out where there is none")
     if device is None and bandwidth is not None:
         return roofline.given(parse_rate(bandwidth, name="--bandwidth"), ridge, last_level)
     for name, value in (("--bandwidth", bandwidth), ("--ridge", ridge), ("--llc", llc)):
@@ -220,6 +222,8 @@ def _check_applied(op: str, shape: Any, options: dict[str, Any]) -> None:
 
 
 def _check_files(json_file: Path | None, plot_file: Path | None) -> None:
+    if json_file is not None and plot_file is not None and json_file.absolute() == plot_file.absolute():
+        raise ValueError(f"--plot: {plot_file} is given to --json too; one of them would be lost")
     if plot_file is not None:
         if plot_file.suffix not in plot.SUFFIXES:
             raise ValueError(f"--plot: {plot_file} does not end in {' or '.join(plot.SUFFIXES)}")

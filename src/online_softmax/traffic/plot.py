@@ -61,8 +61,8 @@ def _peak(machine: Machine, result: Comparison) -> tuple[float | None, str]:
 def _draw_roofline(axes: Any, result: Comparison) -> None:
     machine = result.machine
     peak, name = _peak(machine, result)
-    points = [float(line.moved.intensity) for line in result.lines]
-    right = max(*points, peak / machine.bandwidth if peak else 0.0) * 8
+    points = [float(line.moved.intensity) for line in result.lines if line.moved.flops] or [1.0]
+    right = max(*points, *points, peak / machine.bandwidth if peak else 0.0) * 8
     x = np.geomspace(min(points) / 8, right, 200)
     roof = x * machine.bandwidth
     axes.loglog(x, np.minimum(roof, peak) if peak else roof, color="#222222", linewidth=1.5)
@@ -78,6 +78,8 @@ def _draw_roofline(axes: Any, result: Comparison) -> None:
         )
         axes.annotate(f"{name} {peak / 1e12:.3g} Tflop/s", (x[0], peak), fontsize=8, va="bottom")
     for index, line in enumerate(result.lines):
+        if not line.moved.flops:
+            continue
         reached = line.moved.flops / line.floor.seconds
         axes.plot(
             [float(line.moved.intensity)],
@@ -89,7 +91,8 @@ def _draw_roofline(axes: Any, result: Comparison) -> None:
     axes.set_xlabel("flop/byte")
     axes.set_ylabel("flop/s at the floor")
     axes.set_title(f"{result.operation} on {machine.name}", fontsize=10)
-    axes.legend(frameon=False, fontsize=8)
+    if any(line.moved.flops for line in result.lines):
+        axes.legend(frameon=False, fontsize=8)
 
 
 def _lengths(length: int) -> list[int]:

@@ -58,7 +58,7 @@ def given(bandwidth: float, ridge: float | None = None, last_level: int | None =
     """
     if not 0 < bandwidth < math.inf:
         raise ValueError(f"bandwidth={bandwidth!r}: a positive rate in bytes/s would do")
-    if ridge is not None and not 0 < ridge < math.inf:
+    if ridge is not None and not 0 < ridge * bandwidth < math.inf:
         raise ValueError(f"ridge={ridge!r}: a positive number of flops a byte would do")
     if last_level is not None and last_level < 0:
         raise ValueError(f"last_level={last_level}: bytes of at least 0 would do")

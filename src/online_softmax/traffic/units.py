@@ -20,11 +20,13 @@ PREFIXES: Final = {
     "gi": 2**30,
     "ti": 2**40,
 }
-_NUMBER: Final = r"(\d+(?:\.\d+)?|\.\d+)"
+#: More digits than any size has; beyond, Python itself refuses to read them.
+_NUMBER: Final = r"(\d{1,60}(?:\.\d{1,60})?|\.\d{1,60})"
 _SIZE: Final = re.compile(rf"{_NUMBER}\s*([kmgt]i?)?b?")
 _RATE: Final = re.compile(rf"{_NUMBER}\s*([kmgt]i?)?b/s")
 _TIME: Final = re.compile(rf"{_NUMBER}\s*(s|ms|us|µs|ns)")
 _NO_RATE: Final = 10**24
+_NO_TIME: Final = 10**9
 _SECONDS: Final = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "ns": 10**9}
 
 
@@ -38,7 +40,8 @@ def parse_bytes(text: str, *, name: str) -> int:
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None:
         raise ValueError(
-            f"{name}: {text!r} is not a size; give a number of bytes, or one with kB, MB, GB, KiB, MiB, GiB"
+            f"{name}: {text[:40]!r} is not a size; give a number of bytes, or one with kB, MB, GB, "
+            "KiB, MiB, GiB"
         )
     size = int(_scaled(match))
     if size >= 2**63:
@@ -51,8 +54,8 @@ def parse_rate(text: str, *, name: str) -> float:
     else."""
     match = _RATE.fullmatch(text.strip().lower())
     rate = _scaled(match) if match is not None else Fraction(0)
-    if not 0 < rate < _NO_RATE:
-        raise ValueError(f"{name}: {text!r} is not a rate; give one like 2.0TB/s, 800GB/s or 41GiB/s")
+    if not 1 <= rate < _NO_RATE:
+        raise ValueError(f"{name}: {text[:40]!r} is not a rate; give one like 2.0TB/s, 800GB/s or 41GiB/s")
     return float(rate)
 
 
@@ -60,8 +63,11 @@ def parse_seconds(text: str, *, name: str) -> float:
     """Seconds of "5us", "1.5 ms" and the like. ValueError, naming `name`, for anything else."""
     match = _TIME.fullmatch(text.strip().lower())
     if match is None:
-        raise ValueError(f"{name}: {text!r} is not a time; give one like 5us, 1.5ms or 2s")
-    return float(Fraction(match[1]) / _SECONDS[match[2]])
+        raise ValueError(f"{name}: {text[:40]!r} is not a time; give one like 5us, 1.5ms or 2s")
+    seconds = float(Fraction(match[1]) / _SECONDS[match[2]])
+    if seconds >= _NO_TIME:
+        raise ValueError(f"{name}: {text[:20]!r} is longer than anything takes; give a time like 5us or 2s")
+    return seconds
 
 
 def bytes_text(count: int, *, binary: bool = True) -> str:

@@ -98,8 +98,9 @@ def inspect(
     an unknown type, a kernel defined under TRITON_INTERPRET=1. MissingExtra without Triton, FileNotFoundError
     where NVIDIA's cuobjdump or nvdisasm cannot be found. Triton's own errors pass through.
     """
-    if target not in TARGETS:
+    if not isinstance(target, str) or target not in TARGETS:
         raise ValueError(f"target={target!r}: {', '.join(map(repr, TARGETS))} would do")
+    _check_options(num_warps, num_stages, divisible_by_16)
     triton = require("triton", "triton", _PURPOSE)
     function = _function(kernel)
     aligned = set(divisible_by_16)
@@ -135,6 +136,15 @@ def _function(kernel: Any) -> Any:
     return kernel
 
 
+def _check_options(num_warps: object, num_stages: object, divisible_by_16: Iterable[str]) -> None:
+    if not isinstance(num_warps, int) or num_warps not in (1, 2, 4, 8, 16, 32):
+        raise ValueError(f"num_warps={num_warps!r}: a power of two from 1 to 32 would do")
+    if num_stages is not None and not (isinstance(num_stages, int) and num_stages >= 0):
+        raise ValueError(f"num_stages={num_stages!r}: a whole number of at least 0, or None, would do")
+    if isinstance(divisible_by_16, str):
+        raise TypeError(f"divisible_by_16={divisible_by_16!r} is one name: a list of names would do")
+
+
 def _check(
     function: Any, signature: Mapping[str, str], constexprs: Mapping[str, object], aligned: set[str]
 ) -> None:
@@ -152,7 +162,7 @@ def _check(
     for name in aligned & constexprs.keys():
         raise ValueError(f"divisible_by_16: {name!r} is a constant; a name of signature would do")
     for name, kind in signature.items():
-        if not _TYPE.fullmatch(kind):
+        if not isinstance(kind, str) or not _TYPE.fullmatch(kind):
             raise ValueError(f"signature: {name!r}: {kind!r} is no type; '*fp32', '*bf16' or 'i32' would do")
 
 

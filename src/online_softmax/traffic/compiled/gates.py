@@ -25,8 +25,13 @@ def assert_vectorized(compiled: Compiled, bytes: int = 16, *, allow: int = 0) ->
     The rule: each load and each store instruction in the text counts once, in a loop or not, masked or not,
     and has to move `bytes` a thread at least. `allow` is for those that a kernel needs narrow: a statistic
     or a label per row. Atomics and scalar loads of arguments are no part of it; tile copies by hardware pass.
-    A kernel in which neither is found fails: there is nothing the check could rest on.
+    A kernel in which neither is found fails: there is nothing the check could rest on. ValueError for a width
+    or an allowance that makes no sense.
     """
+    if bytes < 1 or allow < 0:
+        raise ValueError(
+            f"bytes={bytes}, allow={allow}: a positive width, and none or more allowed, would do"
+        )
     if not compiled.memory and not compiled.bulk_copies:
         raise AssertionError(f"{_name(compiled)}: no load or store of global memory found")
     narrow = [found for found in compiled.memory if found.bytes < bytes]

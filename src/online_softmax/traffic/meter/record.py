@@ -102,6 +102,8 @@ class Recorder:
 
     def _open(self, grid: ProgramId) -> None:
         if grid != self._grid:
+            if min(grid) < 0:
+                raise ValueError(f"grid={tuple(grid)}: sizes of at least 0 would do")
             self._grid = grid
             self._by_program = np.zeros((len(KINDS), *grid), dtype=np.int64)
             if self._log is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -111,14 +111,16 @@ class Cache:
             ("line", line, sector),
             ("size", size, ways * line),
         ):
-            if unit < 1 or value < 1 or value % unit:
+            if value < 1:
+                raise ValueError(f"{name}={value}: at least 1 would do")
+            if value % unit:
                 raise ValueError(f"{name}={value}: a positive multiple of {unit} would do")
         self._count = size // (ways * line)
         self._ways, self._per_line = ways, line // sector
         self._per_sector = sector // SECTOR
         self._write_allocate = write_allocate
-        #: In each set the lines held, oldest use first, with a bit for each sector that is there.
-        self._sets: list[dict[int, int]] = [{} for _ in range(self._count)]
+        #: In each set that was used the lines held, oldest use first, with a bit for each sector there.
+        self._sets: defaultdict[int, dict[int, int]] = defaultdict(dict)
 
     def missed(self, kind: int, touched: Sectors) -> int:
         """Sectors of the cache that an operation on these pieces of 32 bytes did not find."""
@@ -174,7 +176,7 @@ def replay(
     write_allocate: bool,
 ) -> Replay:
     """Run the launches through one cache that is empty at first. ValueError for a cache that cannot be."""
-    if interleave < 1:
+    if not isinstance(interleave, int) or not 1 <= interleave < 2**31:
         raise ValueError(f"interleave={interleave}: 1 program in flight or more would do")
     cache = Cache(size, ways, line, sector, write_allocate=write_allocate)
     results = []

@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import math
 import os
 import re
 import sys
@@ -34,7 +35,8 @@ DTYPES: Final = {
     "u8": "uint8",
     "i1": "bool",
 }
-_TENSOR = re.compile(r"(\w+)\[\s*((?:\d+\s*(?:,\s*\d+\s*)*)?)\](?::(\d+))?")
+_TOO_LARGE: Final = 2**40
+_TENSOR = re.compile(r"(\w+)\[\s*((?:\d{1,30}\s*(?:,\s*\d{1,30}\s*)*)?)\](?::(\d{1,30}))?")
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ def parse_argument(text: str) -> tuple[str, Tensor | int | float | None]:
     if below is not None and (dtype[0] not in "iu" or int(below) < 1):
         raise ValueError(f"--arg: {text!r}: a bound of 1 or more, and only for whole numbers, would do")
     shape = tuple(int(size) for size in sizes.split(",") if size.strip())
+    if math.prod(shape) >= _TOO_LARGE or (below is not None and int(below) >= _TOO_LARGE):
+        raise ValueError(f"--arg: {name}: sizes and bounds below 2^40 would do")
     return name, Tensor(dtype, shape, None if below is None else int(below))
 
 
@@ -117,26 +121,30 @@ def _collect(pairs: Iterable[tuple[str, Any]], option: str) -> dict[str, Any]:
 
 
 def _import(target: str) -> ModuleType:
-    """The module of this name, or in this file; it may import what lies beside it, as under python itself."""
+    """The module of this name, or in this file; it may import what lies beside it, as under python itself.
+
+    The file is the user's and may do anything, exit too: whatever ends it is said in one line with its name.
+    """
     path = Path(target)
-    if path.suffix != ".py":
-        sys.path.insert(0, os.getcwd())
-        try:
-            return importlib.import_module(target)
-        except ModuleNotFoundError as error:
-            raise ValueError(f"{target}: cannot be imported: {error}") from error
-    if not path.is_file():
+    is_file = path.suffix == ".py"
+    if is_file and not path.is_file():
         raise ValueError(f"{target}: no such file")
-    sys.path.insert(0, str(path.absolute().parent))
+    if not is_file and not all(part.isidentifier() for part in target.split(".")):
+        raise ValueError(f"{target!r}: the name of a module, or of a .py file, would do")
+    sys.path.insert(0, str(path.absolute().parent) if is_file else os.getcwd())
+    try:
+        return _from_file(path) if is_file else importlib.import_module(target)
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{target}: cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _from_file(path: Path) -> ModuleType:
     name = f"metered_{path.stem}"  # the file may be called as a module that is loaded
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ValueError(f"{target}: cannot be imported")
+        raise ImportError("no loader for it")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (ImportError, SyntaxError) as error:
-        raise ValueError(f"{target}: cannot be imported: {error}") from error
+    spec.loader.exec_module(module)
     return module
 
 
@@ -219,6 +227,6 @@ def run(
             kernel[programs](**values, **constants)
     except OutOfBounds as error:
         raise ValueError(f"out of bounds: {error}") from error
-    except failure as error:
+    except (failure, SystemExit) as error:
         raise ValueError(f"kernel {kernel.__name__!r} fails under the interpreter: {error}") from error
     return meter
