@@ -69,9 +69,10 @@ def test_a_softmax_of_8192_rows_of_4096() -> None:
 
 def test_elements_that_make_no_wide_access_get_twice_the_threads() -> None:
     for columns, threads in ((16384, 512), (16383, 1024), (4096, 256), (4095, 512)):
-        (made,) = launch.plan("softmax", "cached", 8, columns, 4)
-        assert made.threads == threads
-    assert launch.plan("softmax", "online", 8, 100, 2)[0].threads == 32
+        assert launch.plan("softmax", "cached", 8, columns, 2)[0].threads == threads
+    assert launch.plan("softmax", "cached", 8, 4095, 4)[0].threads == 512
+    assert launch.plan("softmax", "cached", 8, 16383, 4)[0].threads == launch.MAX_THREADS_EXACT
+    assert launch.plan("softmax", "online", 8, 100, 2)[0].threads == 64
 
 
 def test_long_rows_are_cut_into_chunks() -> None:

@@ -60,7 +60,7 @@ def test_sizes_around_a_block(op: str, algorithm: str, dtype: np.dtype) -> None:
 @each_op
 def test_sizes_around_the_blocks_of_the_tables(op: str, algorithm: str) -> None:
     dtype = NARROW["f32"] if algorithm in ("online", "naive") else NARROW["bf16"]
-    for columns in (256, 257, 1025, 4096, 4097):
+    for columns in (512, 513, 1025, 4096, 4097):
         check(op, noise((1, columns), dtype, seed=columns), algorithm, None)
 
 

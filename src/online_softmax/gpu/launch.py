@@ -33,18 +33,20 @@ MAX_K: Final = 1024
 MAX_GRID: Final = 2**31 - 1
 
 #: By columns: block of a program that goes over its row in a loop.
-LOOP_BLOCK: Final[Table] = ((256, 256), (1024, 1024), (_ANY, 4096))
+LOOP_BLOCK: Final[Table] = ((512, 512), (1024, 1024), (_ANY, 4096))
 #: By columns: block of softmax_topk, which keeps 64-bit keys besides.
-TOPK_BLOCK: Final[Table] = ((256, 256), (_ANY, 1024))
+TOPK_BLOCK: Final[Table] = ((512, 512), (_ANY, 1024))
 #: By columns: block of a gradient that goes over its rows in a loop: two arrays are held.
-BACKWARD_BLOCK: Final[Table] = ((256, 256), (1024, 1024), (_ANY, 2048))
-#: By columns: chunk of a row too long for one block. Fewer, larger ones once their states weigh.
-CHUNK: Final[Table] = ((2**20, 8192), (_ANY, 16384))
+BACKWARD_BLOCK: Final[Table] = ((512, 512), (1024, 1024), (_ANY, 2048))
+#: By columns: chunk of a row too long for one block.
+CHUNK: Final[Table] = ((_ANY, 8192),)
 #: By columns: rows of one program, where they are short.
 ROWS: Final[Table] = ((16, 64), (32, 32), (64, 16), (128, 8), (256, 4), (512, 2), (_ANY, 1))
-#: By elements held (each counts twice where no access of 16 bytes can be made of them, for each then has an
-#: address and a mask of its own): threads of a program, for 8 to 32 elements a thread.
+#: By elements held: threads of a program, for 8 to 32 elements a thread. Elements count twice where no
+#: access of 16 bytes can be made of them: each then has an address and a mask of its own.
 THREADS: Final[Table] = ((256, 32), (512, 64), (2048, 128), (4096, 256), (16384, 512), (_ANY, 1024))
+#: Most threads for float32: 1024 would have 64 registers each, too few for its exponentials.
+MAX_THREADS_EXACT: Final = 512
 #: Longest rows whose gradient is taken in one block: two arrays are held.
 MAX_BACKWARD_BLOCK: Final = 8192
 #: States merged at a time.
@@ -239,7 +241,8 @@ def _threads(elements: int, constants: dict[str, Any], arrays: int = 1) -> int:
     """Threads that hold `arrays` tiles of `elements`, each with 16 bytes of one at least."""
     vector = 4 if constants["EXACT"] else 8
     held = arrays * elements * (1 if constants["ALIGN"] >= vector else 2)
-    return max(32, min(look_up(THREADS, held), elements // vector))
+    threads = min(look_up(THREADS, held), elements // vector)
+    return max(32, min(threads, MAX_THREADS_EXACT) if constants["EXACT"] else threads)
 
 
 def check_k(k: int, columns: int) -> None:
