@@ -49,6 +49,7 @@ def found(launched: Any, operation: str, dtype: str, target: str) -> dict[str, A
 
 
 target = sys.argv[1]
+warp = 64 if target.startswith("gfx") else 32
 results: dict[str, Any] = {}
 for dtype in sys.argv[2].split(","):
     for operation, algorithms in launch.ALGORITHMS.items():
@@ -57,7 +58,9 @@ for dtype in sys.argv[2].split(","):
             for columns in (
                 (4096, 65536) if algorithm == "cached" and "backward" not in operation else (4096,)
             ):
-                for launched in ops.launches(operation, algorithm, 64, columns, DTYPES[dtype], k=8):
+                for launched in ops.launches(
+                    operation, algorithm, 64, columns, DTYPES[dtype], k=8, warp_size=warp
+                ):
                     name = f"{operation}.{dtype}.{algorithm}.{launched.kernel.__name__}"
                     results[name] = found(launched, operation, dtype, target)
 print(json.dumps(results))

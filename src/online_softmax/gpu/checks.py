@@ -20,10 +20,11 @@ _OVERLAP_WORK: Final = 100_000
 
 
 def tensor(value: Any, name: str, *, interpreted: bool) -> torch.Tensor:
-    """`value`, apart from any autograd graph, once a kernel can read it.
+    """`value` once a kernel can read it: apart from any autograd graph, and a copy where torch negates
+    lazily.
 
     Raises TypeError for what is no strided tensor of a served format, ValueError for one that kernels can't
-    reach.
+    reach, or whose gradient is asked for and would be lost.
     """
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{name} is a {type(value).__name__}: a torch.Tensor would do")
@@ -38,7 +39,17 @@ def tensor(value: Any, name: str, *, interpreted: bool) -> torch.Tensor:
         )
     if not value.ndim:
         raise ValueError(f"{name} has no dimensions: at least one would do, for example {name}.reshape(1)")
-    return value.detach()
+    no_gradient(value, name)
+    return value.detach().resolve_neg()
+
+
+def no_gradient(value: torch.Tensor, name: str) -> None:
+    """Raises ValueError where autograd would expect this call to be recorded."""
+    if value.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"{name} requires a gradient, which is not recorded here: {name}.detach(), or a call under "
+            "torch.no_grad(), would do"
+        )
 
 
 def axis(dim: Any, ndim: int) -> int:
@@ -86,7 +97,12 @@ def output(out: Any, x: torch.Tensor) -> torch.Tensor:
     """
     if not isinstance(out, torch.Tensor):
         raise TypeError(f"out is a {type(out).__name__}: a torch.Tensor would do")
+    if out.layout != torch.strided:
+        raise TypeError(f"out has layout {out.layout}: torch.strided would do")
     same(out, "out", tuple(x.shape), x.dtype, x.device, "x")
+    no_gradient(out, "out")
+    if out.is_neg():
+        raise ValueError("out is a view that torch negates when it is read: memory of its own would do")
     out = out.detach()
     if _overlaps_itself(out):
         raise ValueError(

@@ -162,6 +162,8 @@ def plan(
     Empty where there is nothing to compute. Raises as `resolve` and `check_block` do, and ValueError for an
     itemsize or a k out of range and for more programs than one launch takes.
     """
+    if rows < 0 or columns < 0:
+        raise ValueError(f"rows={rows}, columns={columns}: sizes of at least 0 would do")
     check_block(block)
     chosen = resolve(op, algorithm, columns, block)
     if itemsize not in (2, 4):
