@@ -36,6 +36,21 @@ DTYPES: Final = {
     "i1": "bool",
 }
 _TOO_LARGE: Final = 2**40
+#: What the text of a kernel file may raise while it is imported.
+_FAILURES: Final = (
+    ImportError,
+    SyntaxError,
+    NameError,
+    AttributeError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    AssertionError,
+    RuntimeError,
+    OSError,
+    SystemExit,
+)
 _TENSOR = re.compile(r"(\w+)\[\s*((?:\d{1,30}\s*(?:,\s*\d{1,30}\s*)*)?)\](?::(\d{1,30}))?")
 
 
@@ -123,7 +138,8 @@ def _collect(pairs: Iterable[tuple[str, Any]], option: str) -> dict[str, Any]:
 def _import(target: str) -> ModuleType:
     """The module of this name, or in this file; it may import what lies beside it, as under python itself.
 
-    The file is the user's and may do anything, exit too: whatever ends it is said in one line with its name.
+    The file is the user's: an error of the usual kinds, or an exit, is said in one line with its name. One of
+    the file's own making passes with its traceback.
     """
     path = Path(target)
     is_file = path.suffix == ".py"
@@ -134,7 +150,7 @@ def _import(target: str) -> ModuleType:
     sys.path.insert(0, str(path.absolute().parent) if is_file else os.getcwd())
     try:
         return _from_file(path) if is_file else importlib.import_module(target)
-    except (Exception, SystemExit) as error:
+    except _FAILURES as error:
         raise ValueError(f"{target}: cannot be imported: {type(error).__name__}: {error}") from error
 
 
