@@ -196,6 +196,9 @@ def test_the_reference_and_the_bounds_need_nothing_but_arrays() -> None:
     allowed = {
         "__future__",
         "collections",
+        "dataclasses",
+        "decimal",
+        "fractions",
         "functools",
         "math",
         "operator",

@@ -1,5 +1,4 @@
-"""The command `online-softmax`: run, report, bytes, meter, info. It parses and prints; the arithmetic is
-elsewhere.
+"""The command `online-softmax` and its subcommands. It parses and prints; the arithmetic is elsewhere.
 
 A wrong call or an unusable file ends with one line on stderr and exit code 2; an interrupt with 130, a
 termination with 143, both after the temporary output is gone.
@@ -20,7 +19,7 @@ import typer
 from .. import __version__
 from ..extras import MissingExtra
 from . import bytes as byte_counts
-from . import info, meter, report, run
+from . import formats, info, meter, report, run
 
 app = typer.Typer(
     name="online-softmax",
@@ -50,6 +49,7 @@ app.command("run")(run.command)
 app.command("report")(report.command)
 app.command("bytes")(byte_counts.command)
 app.command("meter")(meter.command)
+app.command("formats")(formats.command)
 app.command("info")(info.command)
 
 # Typer depends on click in some versions and carries its own copy in others; the root of its errors is

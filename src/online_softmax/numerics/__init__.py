@@ -1,1 +1,2 @@
-"""What floating-point arithmetic allows: error bounds. Imports nothing of this package."""
+"""What floating-point arithmetic allows: number formats, error bounds, and how a row goes in one. Imports
+nothing of this package."""
