@@ -1,17 +1,10 @@
 """Faults that users of other libraries reported against softmax, log_softmax, logsumexp and merges, each
 with the right value.
 
-One table a kind of fault. The ids (B...) name the reports, which are kept with the project's cases. Kinds
-not here, with the operation that will bring them:
-
-    attention      masks, sinks inside a kernel, windows, heads, padding, causal alignment: B034-B037,
-                   B042, B043, B045, B049, B053, B063, B064, B096, B121, B207-B209, B211, B212, B214-B218,
-                   B220, B223-B227, B229, B232
-    cross-entropy  labels, ignored rows, weights, smoothing, means: B091, B095, B133, B142, B157, B160,
-                   B162-B164, B166, B167, B170-B172, B175-B180, B248
-    gradients      of frameworks' operations, and determinism of backward passes: B115, B123, B134, B177,
-                   B182-B184, B187, B189-B191, B236, B237
-    other          sampling temperature: B244, B247; a transducer loss: B135
+One table a kind of fault. The ids (B...) name the reports, which are kept with the project's cases. Those
+about attention, cross-entropy and gradients are cases of the conformance kit (its data files name them in
+`sources`) and tests of the reference (test_reference_attention_faults, test_reference_losses,
+test_reference_gradients).
 
 Sizes past 2^31 (B125, B127, B128, B131) are in test_large.
 """

@@ -135,5 +135,7 @@ def lse_backward(
     x_start = (tiles.start(row, inner, x_outer, x_inner, ALIGN) + first * x_col)[:, None]
     dx_start = (tiles.start(row, inner, dx_outer, dx_inner, ALIGN) + first * dx_col)[:, None]
     x = tiles.load(x_ptr + x_start, cols, mask, x_col, -_INF)
-    dx = state.weight(x, lse, EXACT) * tl.where(tl.abs(lse) < _INF, dlse, float("nan"))
+    # Nothing moves where nothing was there; +inf and NaN have no gradient.
+    dlse = tl.where(lse == -_INF, 0.0, tl.where(lse < _INF, dlse, float("nan")))
+    dx = state.weight(x, lse, EXACT) * dlse
     tiles.store(dx_ptr + dx_start, cols, mask, dx_col, dx)

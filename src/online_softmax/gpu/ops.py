@@ -173,8 +173,8 @@ def logsumexp_backward(
 ) -> torch.Tensor:
     """exp(x - lse) * dlse: the gradient with respect to x, from lse = logsumexp(x) and that to lse.
 
-    lse and dlse are float32, of x's shape without `dim` (copied where not contiguous). NaN in rows whose lse
-    is infinite. The rounding of lse, up to 2^-24 * |lse|, is a relative error of the result.
+    lse and dlse are float32, of x's shape without `dim` (copied where not contiguous). 0 in rows of -inf, NaN
+    in rows whose lse is +inf. The rounding of lse, up to 2^-24 * |lse|, is a relative error of the result.
     """
     x, dim = _operand(x, dim, "logsumexp_backward", "auto", block)
     shape = (*x.shape[:dim], *x.shape[dim + 1 :])
