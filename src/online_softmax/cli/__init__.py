@@ -19,7 +19,7 @@ import typer
 from .. import __version__
 from ..extras import MissingExtra
 from . import bytes as byte_counts
-from . import formats, info, meter, report, run
+from . import explain, formats, info, meter, report, run
 
 app = typer.Typer(
     name="online-softmax",
@@ -50,6 +50,7 @@ app.command("report")(report.command)
 app.command("bytes")(byte_counts.command)
 app.command("meter")(meter.command)
 app.command("formats")(formats.command)
+app.command("explain")(explain.command)
 app.command("info")(info.command)
 
 # Typer depends on click in some versions and carries its own copy in others; the root of its errors is

@@ -1,9 +1,11 @@
 """How far from the truth a computed sum, log-sum-exp or softmax may be, row by row.
 
+`error_bound` takes a row, an algorithm and a format and counts everything; the functions here are its pieces
+in closed form, for kernels whose scheme is known only as an `eta`.
+
 Notation: u unit roundoff of the arithmetic, e relative error of its exp, M the row's maximum, x_i its
-    entries,
-p_i their softmax, s = sum(exp(x_i - M)), n the row's length. Each exponential enters the sum with a relative
-error eta_i, so that
+entries, p_i their softmax, s = sum(exp(x_i - M)), n the row's length. Each exponential enters the sum with a
+relative error eta_i, so that
 
     relative error of s  <=  sum_i p_i * |eta_i|
 
@@ -12,48 +14,41 @@ An exponent x_i - M that is rounded, or put together from rounded differences as
 scheme. Weighted by p_i the exponents' part is u * (H(p) - ln s) <= u * ln n, so a long tail never hurts.
 
 Every bound is rigorous for rows whose maximum is finite, and not just to first order: a first-order sum t
-enters as expm1(t), since a product of (1 + d_k) is at most exp(sum |d_k|). Exponentials that underflow are
-covered by `tiny`, the largest magnitude that may come out as 0 or lose bits: the smallest subnormal with
-gradual underflow, the smallest normal where subnormals are flushed. The bounds themselves are evaluated in
-float64.
+enters as expm1(t), since |prod(1 + d_k) - 1| <= prod(1 + |d_k|) - 1 <= expm1(sum |d_k|), on both sides.
+Exponentials that underflow are covered by `tiny`, the largest magnitude that may come out as 0 or lose bits:
+the smallest subnormal with gradual underflow, the smallest normal where subnormals are flushed. Underflow of
+rescale factors and overflow are `error_bound`'s. The bounds themselves are evaluated in float64.
 
 Sources: Blanchard, Higham & Higham 2021 (batch log-sum-exp and softmax); the schemes with a moving maximum
-    and the
-merges are derived in the docstrings.
+and the merges are derived in the docstrings.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
-import ml_dtypes
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike
 
-Array = NDArray[Any]
+from .error_bound import ErrorBound, error_bound
+from .roundoff import Array, rounding_error, smallest_subnormal, unit_roundoff
 
-
-def unit_roundoff(dtype: DTypeLike) -> float:
-    """Largest relative error of one rounding to nearest in `dtype` (2**-24 for float32), from its
-    precision."""
-    return float(_info(dtype).eps) / 2
-
-
-def smallest_subnormal(dtype: DTypeLike) -> float:
-    """Smallest positive number of `dtype`."""
-    return float(_info(dtype).smallest_subnormal)
-
-
-def _info(dtype: DTypeLike) -> Any:
-    # ml_dtypes has no types for this function, which knows numpy's formats too.
-    return ml_dtypes.finfo(np.dtype(dtype))  # type: ignore[no-untyped-call]
-
-
-def rounding_error(value: ArrayLike, dtype: DTypeLike) -> Array:
-    """Largest absolute error of rounding `value` to nearest in `dtype`: float64, value's shape."""
-    magnitude = np.abs(np.asarray(value, dtype=np.float64))
-    return np.asarray(np.maximum(unit_roundoff(dtype) * magnitude, smallest_subnormal(dtype) / 2))
+__all__ = [
+    "ErrorBound",
+    "batch_eta",
+    "error_bound",
+    "log_softmax_error",
+    "lse_error",
+    "merge_eta",
+    "pairwise_depth",
+    "rounding_error",
+    "smallest_subnormal",
+    "softmax_error",
+    "streaming_eta",
+    "sum_error",
+    "tree_levels",
+    "unit_roundoff",
+]
 
 
 @cache
@@ -121,26 +116,28 @@ def sum_error(row: ArrayLike, eta: ArrayLike, *, u: float, tiny: float = 0.0) ->
     Args:
         row: (..., n) float entries, exact, of finite maximum; -inf entries contribute nothing.
         eta: broadcastable to row: what the scheme adds to each entry.
-        tiny: see the module. Each underflow costs at most this much of a sum that is at least 1.
+        tiny: see the module. Each underflow costs at most this much of a sum that is at least 1, and errs on
+            its way like any other term.
     """
     entries = np.asarray(row, dtype=np.float64)
     distance, p, _ = _softmax(entries)
-    t = u * distance + np.broadcast_to(np.asarray(eta, dtype=np.float64), entries.shape)
-    return np.asarray((p * np.expm1(np.where(p > 0, t, 0))).sum(axis=-1) + entries.shape[-1] * tiny)
+    eta = np.broadcast_to(np.asarray(eta, dtype=np.float64), entries.shape)
+    relative = (p * np.expm1(np.where(p > 0, u * distance + eta, 0))).sum(axis=-1)
+    return np.asarray(relative + entries.shape[-1] * tiny * np.exp(np.max(eta, axis=-1)))
 
 
 def softmax_error(row: ArrayLike, eta: ArrayLike, *, u: float, e: float, tiny: float = 0.0) -> Array:
     """Absolute error of y_j = exp(x_j - M) / s over the last axis: float64, row's shape.
 
     Relative: error of s, plus u * (M - x_j) + e for the exponential, plus u for the quotient. Absolute on
-        top: `tiny` where
-    the exponential or the quotient underflows. Arguments as in `sum_error`.
+    top: `tiny` where the exponential, divided by a computed s of 1 - e at least, or the quotient underflows.
+    Arguments as in `sum_error`.
     """
     entries = np.asarray(row, dtype=np.float64)
     distance, p, _ = _softmax(entries)
     of_sum = sum_error(entries, eta, u=u, tiny=tiny)[..., None]
-    t = np.where(p > 0, u * distance + e + u, 0) + _of_quotient(of_sum)
-    return np.asarray(p * np.expm1(t) + 2 * tiny)
+    t = np.where(p > 0, u * distance + e + u + _of_quotient(of_sum), 0)
+    return np.asarray(p * np.expm1(t) + (2 + 2 * (e + u)) * tiny)
 
 
 def lse_error(
