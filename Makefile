@@ -12,14 +12,17 @@ REQUIREMENTS := $(PYTHON) scripts/requirements.py
 BENCH_FLAGS := $(if $(QUICK),--quick)
 
 SOURCES := CMakeLists.txt pyproject.toml LICENSE $(wildcard README.md) \
-  $(shell find native src -type f ! -path 'native/tests/*' ! -path 'native/count/*' ! -path '*/__pycache__/*' ! -name '*.so')
+  $(shell find native src -type f ! -path 'native/tests/*' ! -path 'native/count/*' ! -path 'native/exhaustive/*' ! -path '*/__pycache__/*' ! -name '*.so')
 NATIVE_FILES = $(shell find native -name '*.cpp' -o -name '*.h')
 CMAKE := $(shell command -v cmake || echo $(VENV)/native/bin/cmake)
 CMAKE_READY := $(if $(filter $(VENV)/%,$(CMAKE)),$(VENV)/native/.ready)
 
+EXHAUSTIVE := build/exhaustive/exhaustive
+THREADS = $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)))')
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench count lint format sanitize wheel check-neon check-avx2 clean
+.PHONY: help demo test exhaustive scoreboard bench count lint format sanitize wheel check-neon check-avx2 clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,8 +33,18 @@ demo: $(VENV)/.package $(VENV)/.extra-plots ## the main job: report on real scor
 	@mkdir -p out
 	$(BIN)/online-softmax run examples/attention_scores.npy -o out/attention_probabilities.npy
 
-test: $(VENV)/.package $(VENV)/.extra-test ## the test suite
+test: $(VENV)/.package $(VENV)/.extra-test $(EXHAUSTIVE) ## the test suite
 	$(BIN)/pytest
+
+exhaustive: $(EXHAUSTIVE) ## every pair of 16-bit values through the kernels (QUICK=1: every 127th)
+	$(EXHAUSTIVE) --threads $(THREADS) $(if $(QUICK),--stride 127)
+
+# Linked with the kernels that the package was built with, where its build has left them.
+$(EXHAUSTIVE): $(VENV)/.package $(CMAKE_READY) $(wildcard native/exhaustive/*)
+	$(CMAKE) -S native/exhaustive -B build/exhaustive \
+	  -DCORE_LIBRARY="$$(ls -t "$(CURDIR)"/build/cp*/libonline_softmax_core.a 2> /dev/null | head -n 1)"
+	$(CMAKE) --build build/exhaustive --parallel
+	@touch $@
 
 bench: $(VENV)/.package $(VENV)/.extra-bench ## ratios to the peers and to this machine's ceilings; JSON, table and figure
 	$(BIN)/python -m benchmarks.bench $(BENCH_FLAGS)
