@@ -1,8 +1,12 @@
 """Softmax, log-softmax, log-sum-exp and top-k of NumPy arrays in the fewest passes, and the mergeable state
 below them."""
 
-from .cpu import info
-from .frontends.numpy import SoftmaxState, TopK, log_softmax, logsumexp, softmax, softmax_topk
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .cpu import info
+    from .frontends.numpy import SoftmaxState, TopK, log_softmax, logsumexp, softmax, softmax_topk
 
 __version__ = "0.1.0"
 
@@ -16,3 +20,17 @@ __all__ = [
     "softmax",
     "softmax_topk",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Public names, loaded when they are first asked for: pytest loads this package for its plugin in every
+    run, which neither NumPy nor the native core should slow down."""
+    if name.startswith("_") or name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(".cpu" if name == "info" else ".frontends.numpy", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

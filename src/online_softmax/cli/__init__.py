@@ -19,7 +19,7 @@ import typer
 from .. import __version__
 from ..extras import MissingExtra
 from . import bytes as byte_counts
-from . import explain, formats, info, meter, report, run
+from . import check, explain, formats, info, meter, report, run
 
 app = typer.Typer(
     name="online-softmax",
@@ -49,6 +49,7 @@ app.command("run")(run.command)
 app.command("report")(report.command)
 app.command("bytes")(byte_counts.command)
 app.command("meter")(meter.command)
+app.command("check")(check.command)
 app.command("formats")(formats.command)
 app.command("explain")(explain.command)
 app.command("info")(info.command)

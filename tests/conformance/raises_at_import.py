@@ -1,0 +1,3 @@
+"""A subject whose module raises when it is imported."""
+
+raise RuntimeError("no licence found")
