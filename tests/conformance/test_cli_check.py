@@ -135,6 +135,8 @@ def test_cases_are_chosen(check):
     assert listed(check, "--case", "*nan*") == nan
     assert listed(check, "--case", "softmax/nan[float16]") == nan[1:]
     assert listed(check, "--case", "softmax/na?") == nan
+    both = listed(check, "--case", "softmax/nan[float16]", "--case", "logsumexp/*")
+    assert both == [*nan[1:], "logsumexp/ordinary[float32]"]
 
 
 def test_a_list_needs_no_target_and_says_why(cases, capsys):

@@ -39,15 +39,18 @@ def _split(option: str, text: str | None, there: Iterable[str]) -> list[str] | N
     return names
 
 
-def _matching(cases: Sequence[Case], pattern: str | None) -> list[Case]:
-    """Cases whose id or instance a pattern matches: * and ? stand for anything, [ for itself."""
-    if pattern is None:
+def _matching(cases: Sequence[Case], patterns: Sequence[str]) -> list[Case]:
+    """Cases whose id or instance one of the patterns matches: * and ? stand for anything, [ for itself."""
+    if not patterns:
         return list(cases)
-    expression = re.compile(fnmatch.translate(pattern.replace("[", "[[]")))
-    found = [case for case in cases if expression.match(case.id) or expression.match(case.instance)]
-    if not found:
-        raise ValueError(f"--case: {pattern!r} is no case of these: --list shows them")
-    return found
+    found: set[str] = set()
+    for pattern in patterns:
+        expression = re.compile(fnmatch.translate(pattern.replace("[", "[[]")))
+        here = {c.instance for c in cases if expression.match(c.id) or expression.match(c.instance)}
+        if not here:
+            raise ValueError(f"--case: {pattern!r} is no case of these: --list shows them")
+        found |= here
+    return [case for case in cases if case.instance in found]
 
 
 def select(
@@ -55,7 +58,7 @@ def select(
     op: str | None,
     dtypes: str | None,
     tags: str | None,
-    pattern: str | None,
+    patterns: Sequence[str],
     huge: bool,
 ) -> list[Case]:
     """The cases asked for. ValueError, naming the option, where one asks for what there is not."""
@@ -71,7 +74,7 @@ def select(
         and (formats is None or case.dtype in formats)
         and (kinds is None or set(kinds) & set(case.tags))
     ]
-    chosen = [case for case in _matching(chosen, pattern) if huge or "huge" not in case.tags]
+    chosen = [case for case in _matching(chosen, patterns) if huge or "huge" not in case.tags]
     if not chosen:
         raise ValueError("no case is left: fewer of --op, --dtypes, --tags, --case, or --huge, would do")
     return chosen
@@ -131,7 +134,9 @@ def command(
     ] = None,
     dtypes: Annotated[str | None, typer.Option(help="Formats, as float32,bfloat16 (all).")] = None,
     tags: Annotated[str | None, typer.Option(help="Kinds of cases, as nan,layout (all).")] = None,
-    case: Annotated[str | None, typer.Option(help="Cases by name, as 'softmax/*nan*' (all).")] = None,
+    case: Annotated[
+        list[str] | None, typer.Option(help="Cases by name, as 'softmax/*nan*' (all); may be given again.")
+    ] = None,
     cases: Annotated[
         list[Path] | None, typer.Option(help="A file of cases in place of the kit's; may be given again.")
     ] = None,
@@ -159,7 +164,7 @@ def command(
     if target is None and not show_list:
         raise ValueError(f"TARGET: package.module:callable or one of {', '.join(LIBRARIES)} would do")
     subject = None if target is None else parse(target, op, framework)
-    chosen = select(everything, op, dtypes, tags, case, huge)
+    chosen = select(everything, op, dtypes, tags, case or (), huge)
     if show_list or subject is None:
         _print_list(chosen)
         return
