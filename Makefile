@@ -46,6 +46,9 @@ $(EXHAUSTIVE): $(VENV)/.package $(CMAKE_READY) $(wildcard native/exhaustive/*)
 	$(CMAKE) --build build/exhaustive --parallel
 	@touch $@
 
+scoreboard: $(VENV)/.package $(VENV)/.extra-test $(VENV)/.extra-bench ## the conformance kit on every library: docs/scoreboard.md, peers.json
+	$(BIN)/python -m online_softmax.conformance.scoreboard --jobs $(THREADS)
+
 bench: $(VENV)/.package $(VENV)/.extra-bench ## ratios to the peers and to this machine's ceilings; JSON, table and figure
 	$(BIN)/python -m benchmarks.bench $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.small_calls $(BENCH_FLAGS)

@@ -1,7 +1,8 @@
 """The tolerance lets sensible kernels through, in every format, and catches those that are not.
 
-The kernels here are PyTorch's own functions, or a few lines of NumPy in the operands' format with sums in float32:
-what a careful person would write. Each has to be within the tolerance on ordinary operands, and a faulty twin outside.
+The kernels here are PyTorch's own functions, or a few lines of NumPy in the operands' format with sums in
+float32: what a careful person would write. Each has to be within the tolerance on ordinary operands, and a
+faulty twin outside.
 """
 
 from __future__ import annotations
