@@ -121,8 +121,8 @@ $(VENV)/.extra-%: pyproject.toml scripts/requirements.py | $(VENV)/.made
 	$(BIN)/python $(PIP) -r $@.txt
 	@touch $@
 
-# mypy needs the run-time dependencies' types; the other tools need themselves alone.
-$(VENV)/lint/.ready: GROUPS := project group:lint
+# mypy needs the types of the run-time dependencies and of pytest; the other tools need themselves alone.
+$(VENV)/lint/.ready: GROUPS := project extra:check group:lint
 $(VENV)/wheel/.ready: GROUPS := group:wheel
 $(VENV)/native/.ready: GROUPS := group:native
 $(VENV)/%/.ready: pyproject.toml scripts/requirements.py | $(VENV)/.made
