@@ -6,7 +6,7 @@ arrays of a served dtype with any strides (multiples of one byte, aligned elemen
 operand.
 
 Environment variables ONLINE_SOFTMAX_ISA, ONLINE_SOFTMAX_ALGORITHM and ONLINE_SOFTMAX_THREADS set the
-defaults, read when the module is imported; an argument wins over them. A value that makes no sense is raised
+defaults, read at the first call; an argument wins over them. A value that makes no sense is raised
 by the first call.
 """
 
@@ -390,9 +390,7 @@ def info() -> dict[str, Any]:
     """
 
     def because(variable: str, otherwise: str) -> str:
-        return (
-            f"{variable} was set when the package was imported" if variable in _DEFAULTS.set_by else otherwise
-        )
+        return f"{variable} was set at the first call" if variable in _DEFAULTS.set_by else otherwise
 
     return {
         "cpu": host.model(),

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ SHOWN = Shown(
     got="y = [0., 1.]",
     right="y = [nan, nan]",
     problem="y at [0] is 0.0, and has to be nan",
+    shrunk=True,
 )
 
 
@@ -175,6 +177,17 @@ def test_a_failure_says_all_that_is_needed_to_repeat_it():
         "  why:   A NaN taints its row.",
         "  see:   B018, B032",
     ]
+
+
+def test_an_input_that_breaks_several_cases_is_shown_once():
+    text = printed([FAILED, replace(FAILED, instance="softmax/other[float32]", reason="Another.")])
+    assert text.count("x = np.array([np.nan, 0.0], dtype=np.float32)") == 1
+    assert "  fails at the input shown for softmax/nan[float32]\n  why:   Another." in text
+
+
+def test_an_input_that_was_not_made_smaller_is_not_called_the_smallest():
+    text = report.failure_text(replace(FAILED, shown=replace(SHOWN, shrunk=False)))
+    assert "\n  failing input:\n" in text
 
 
 def test_imports_and_notes_are_shown_where_they_are_needed():

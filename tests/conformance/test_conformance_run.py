@@ -93,7 +93,7 @@ def test_ours_passes_too():
 FAULTS = [
     ("drops_nan", values([NAN, 0.0]), "", r"y at \[0, 0\] is 0\.0, and has to be nan"),
     ("no_shift", values([200.0, 0.0]), "", r"y at \[0, 0\] is nan, and has to be 1\.0"),
-    ("tail_at_127", sweep(1, 126, 127, 128), "n=127", r"y at \[0, 126\] is 0\.0"),
+    ("tail_at_127", sweep(1, 126, 127, 128), "n=127", r"y at \[\d, 126\] is 0\.0"),
     ("other_shape", make(), "", r"y has shape \(1, 2, 3\), and has to have \(2, 3\)"),
     ("other_dtype", make(), "", "y is float64, and has to be float32"),
     ("changes_input", make(), "", "changed its input x"),
@@ -109,9 +109,10 @@ FAULTS = [
     ("short_sums", make(inputs={"x": {"zeros": [5000]}}), "", r"is 0\.00048828125, and has to be 0\.0002"),
     ("not_repeatable", make("repeatable"), "", "y of call 2 differs in bits"),
     ("shares_scratch", make("threads", inputs={"x": ROWS}), "", "differs in bits"),
+    ("shares_its_input", make("threads", inputs={"x": ROWS}), "", "differs in bits"),
     ("knows_its_batch", make("batch_invariant", inputs={"x": ROWS}), "", "differs in bits"),
     ("honest", make("raises"), "", "returned y = .* where it had to raise"),
-    ("returns_scalar", make("distribution", options={"axis": 1}), "", r"cannot be judged \(axis.*y = 1"),
+    ("returns_scalar", make("distribution", options={"axis": 1}), "", r"y has shape \(\)"),
     ("honest", make("zeros"), "", "not zero throughout"),
     ("honest", make("distribution", verdict="must_not"), "", "is what must not be"),
 ]

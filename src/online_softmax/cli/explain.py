@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,11 +19,14 @@ def _parse(numbers: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     row = []
     for part in numbers.replace(",", " ").split():
         try:
-            row.append(float(part))
+            number = float(part)
         except ValueError:
             raise ValueError(
                 f"row: {part!r} is no number: numbers with commas, as 1,2,-inf, would do"
             ) from None
+        if math.isinf(number) and "inf" not in part.lower():
+            raise ValueError(f"row: {part} is past float64: up to 1.79e308, or inf, would do")
+        row.append(number)
     return np.array(row, dtype=np.float64)
 
 

@@ -195,9 +195,9 @@ def _custom(
 def _chosen(names: list[str], custom: list[Format], flush: bool) -> list[Format]:
     """The formats asked for: those named and the custom one, or all."""
     for name in names:
-        if name not in FORMATS:
+        if name not in FORMATS and not (name == "custom" and custom):
             raise ValueError(f"--format: {name!r} is unknown: one of {', '.join(FORMATS)} would do")
-    known = [FORMATS[name] for name in dict.fromkeys(names)] if names else list(FORMATS.values())
+    known = [FORMATS[n] for n in dict.fromkeys(names) if n in FORMATS] if names else list(FORMATS.values())
     return [replace(fmt, flush=flush) for fmt in (*known, *custom)]
 
 
@@ -254,8 +254,12 @@ def command(
     ] = None,
     tolerance: Annotated[float, typer.Option(help="Relative error of the normaliser let pass.")] = TOLERANCE,
     flush: Annotated[bool, typer.Option("--flush", help="Judge with subnormals flushed to zero.")] = False,
-    emax: Annotated[int | None, typer.Option(help="Exponent of a format of yours.")] = None,
-    precision: Annotated[int | None, typer.Option(help="Its significant bits.")] = None,
+    emax: Annotated[
+        int | None, typer.Option(help="Largest exponent of a format of yours, shown as custom.")
+    ] = None,
+    precision: Annotated[
+        int | None, typer.Option(help="Its significant bits, the implicit one counted (float16: 11).")
+    ] = None,
     emin: Annotated[int | None, typer.Option(help="Its smallest normal exponent (1 - emax).")] = None,
     no_subnormals: Annotated[bool, typer.Option("--no-subnormals", help="It has none.")] = False,
     finite_only: Annotated[

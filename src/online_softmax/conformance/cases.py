@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import recipes
+from .operations import OPERATIONS
 
 Array = NDArray[Any]
 
@@ -213,7 +214,8 @@ def _instances(name: str, entry: dict[str, Any]) -> list[Case]:
     if verdict not in VERDICTS:
         raise CaseError(f"{where}: verdict={verdict!r}: one of {', '.join(VERDICTS)} would do")
     if (law == "one_of") != bool(entry.get("allowed")):
-        raise CaseError(f"{where}: `allowed` goes with the law one_of and with no other")
+        raise CaseError(f"{where}: `allowed` is there with the law one_of, and with no other")
+    _check_literals(where, entry)
     sweep = {key: tuple(values) for key, values in entry.get("sweep", {}).items()}
     if len({len(values) for values in sweep.values()}) > 1:
         raise CaseError(f"{where}: the sweep's lists differ in length")
@@ -240,6 +242,27 @@ def _instances(name: str, entry: dict[str, Any]) -> list[Case]:
         )
         for dtype in entry.get("dtypes", ["float32"])
     ]
+
+
+def _check_literals(where: str, entry: dict[str, Any]) -> None:
+    """Formats, and outputs that are written out."""
+    for dtype in entry.get("dtypes", ()):
+        if dtype not in recipes.DTYPES:
+            raise CaseError(f"{where}: dtypes has {dtype!r}: of {', '.join(recipes.DTYPES)} would do")
+    if entry["op"] not in OPERATIONS:
+        raise CaseError(f"{where}: op={entry['op']!r}: one of {', '.join(OPERATIONS)} would do")
+    outputs = OPERATIONS[entry["op"]].outputs
+    allowed = entry.get("allowed", [])
+    would = f"allowed = [{{ name = ..., {outputs[0]} = ... }}, ...] would do"
+    if not isinstance(allowed, list) or not all(
+        isinstance(each, dict) and "name" in each for each in allowed
+    ):
+        raise CaseError(f"{where}: allowed is no list of tables with a name: {would}")
+    for each in (*allowed, entry.get("expected", {})):
+        unknown = sorted(set(each) - {*outputs, "name"})
+        if unknown or (each in allowed and outputs[0] not in each):
+            has = f"{entry['op']} has the outputs {', '.join(outputs)}"
+            raise CaseError(f"{where}: {has}, not {', '.join(unknown) or 'none'}: {would}")
 
 
 def _option(value: Any) -> Any:

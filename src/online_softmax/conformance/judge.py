@@ -30,6 +30,9 @@ Array = NDArray[Any]
 
 #: A subject fails that is worse than the worst peer by more than this factor.
 FACTOR: Final = 4.0
+#: See `against_peers`.
+PLAIN: Final = 64.0
+PART: Final = 0.25
 
 
 @dataclass(frozen=True)
@@ -87,13 +90,20 @@ def judge(case: Case, point: Point, outcome: Outcome) -> Judgement:
     return Judgement(holds, problem=found.problem, ratio=found.ratio, unit=found.unit)
 
 
-def against_peers(judgement: Judgement, worst: float) -> Judgement:
-    """The same, but not ok where the error is more than FACTOR times the worst peer's ratio `worst`."""
-    limit = FACTOR * max(worst, judgement.unit)
-    if not judgement.ok or judgement.ratio <= limit:
+def against_peers(judgement: Judgement, worst: float, peer: str = "the worst peer") -> Judgement:
+    """The same, but not ok where the error is more than FACTOR times the worst peer's ratio `worst`.
+
+    Peers may be exact where a sensible kernel need not be: an error of up to PLAIN half units in the last
+    place, if it is no more than PART of the bound, is always let through.
+    """
+    limit = max(FACTOR * worst, min(PLAIN * judgement.unit, PART))
+    if not judgement.ok or judgement.ratio <= limit or judgement.unit == 0:
         return judgement
+    units = judgement.ratio / judgement.unit / 2
+    times = f"{judgement.ratio / worst:.3g} times that of {peer}" if worst > 0 else f"where {peer} has none"
     problem = (
-        f"worse than every peer: error is {judgement.ratio:.3g} of the bound, the worst peer's {worst:.3g}"
+        f"worse than every peer: the largest error is {units:.3g} units in the last place, {times}; "
+        f"up to {FACTOR:g} times would do"
     )
     return Judgement(False, problem=problem, ratio=judgement.ratio, unit=judgement.unit)
 
@@ -185,7 +195,9 @@ def _close(case: Case, name: str, got: Array, right: Array, allowed: Array) -> _
     special = ~finite & ~((np.isnan(value) & np.isnan(right)) | (value == right))
     wrong = special | ~(error <= allowed)
     if wrong.any():
-        place = _place(np.argwhere(wrong)[0])
+        # A NaN or an infinity first, else the worst of all.
+        score = np.where(special, np.inf, np.where(wrong, np.nan_to_num(scaled, nan=np.inf), -1.0))
+        place = _place(np.unravel_index(int(np.argmax(score)), score.shape))
         limit = (
             f", off by {error[place]:.3g} where {allowed[place]:.3g} is allowed" if error[place] > 0 else ""
         )

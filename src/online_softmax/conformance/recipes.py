@@ -61,7 +61,13 @@ def build(recipe: Mapping[str, Any], dtype: str, names: Names) -> Array:
     if "bernoulli" in recipe or "causal" in recipe:
         kind = DTYPES["bool"]
     (key,) = set(recipe) & set(MAKERS)
-    made = MAKERS[key]({k: number(v, names) for k, v in recipe.items()}, dtype, names)
+    filled = {k: number(v, names) for k, v in recipe.items()}
+    if key not in ("values", "concat"):
+        strange = [size for size in filled[key] if not isinstance(size, int)]
+        if strange:
+            would = f"a number, or a name of the sweep ({', '.join(names)}) would do"
+            raise ValueError(f"{key} has {strange[0]!r} for a size: {would}")
+    made = MAKERS[key](filled, dtype, names)
     with np.errstate(over="ignore", invalid="ignore"):
         array = np.array(made, dtype=kind, order="C")
     for place, value in recipe.get("set", []):
@@ -76,7 +82,10 @@ def check(recipe: Any, where: str) -> None:
         raise ValueError(f"{where}: a table with one of {', '.join(MAKERS)} would do, given {recipe!r}")
     unknown = keys - set(MAKERS) - _BESIDE
     if unknown:
-        raise ValueError(f"{where}: unknown keys {', '.join(sorted(unknown))}")
+        known = ", ".join(sorted(_BESIDE))
+        raise ValueError(
+            f"{where}: unknown keys {', '.join(sorted(unknown))}: beside the maker {known} are known"
+        )
     if recipe.get("layout", "contiguous") not in LAYOUTS:
         raise ValueError(f"{where}: layout={recipe['layout']!r}: one of {', '.join(LAYOUTS)} would do")
     if recipe.get("dtype", "float32") not in DTYPES:

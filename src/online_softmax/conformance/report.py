@@ -60,6 +60,7 @@ def shown(case: Case, small: Smallest) -> Shown:
         right=_right(case, small.point),
         problem=small.judgement.problem,
         note=small.note,
+        shrunk=small.searched,
     )
 
 
@@ -154,8 +155,9 @@ def _snippet(small: Shown, problem: str) -> list[str]:
     if any("ml_dtypes." in line for line in made):
         imports.append("import ml_dtypes")
     if any("recipes." in line for line in made):
-        imports.append("from online_softmax.conformance import recipes")
-    lines = ["  smallest failing input:", *(f"      {line}" for line in (*imports, *made))]
+        imports += ["from math import inf, nan", "from online_softmax.conformance import recipes"]
+    title = "smallest failing input" if small.shrunk else "failing input"
+    lines = [f"  {title}:", *(f"      {line}" for line in (*imports, *made))]
     if small.note:
         lines.append(f"  ({small.note})")
     if small.problem and small.problem != problem:
@@ -191,9 +193,16 @@ def show_results(
     console: Console, subject: Subject, versions: Mapping[str, str], results: Sequence[Result]
 ) -> None:
     """Print every failure, what free cases came to, a table by operation and one by tag, and the totals."""
+    seen: dict[str, str] = {}
     for result in results:
         if result.status in ("fail", "unexpected pass"):
-            console.print(failure_text(result), markup=False, soft_wrap=True)
+            # Most faults break many cases; one input is shown once.
+            text = failure_text(result)
+            body = "\n".join(_snippet(result.shown, result.problem)) if result.shown else result.instance
+            if body in seen:
+                text = text.replace(body, f"  fails at the input shown for {seen[body]}")
+            seen.setdefault(body, result.instance)
+            console.print(text, markup=False, soft_wrap=True)
             console.print()
     for status, text in (("known", "known to fail"), ("recorded", "recorded")):
         for result in results:
@@ -203,7 +212,7 @@ def show_results(
     console.print(_table("operation", _grouped(results, ((r.op, r) for r in results))))
     tags = _grouped(results, ((tag, r) for r in results for tag in r.tags))
     if tags:
-        console.print(_table("kind of case", tags))
+        console.print(_table("kind of case (a case may be of several)", tags))
     console.print(f"{_named(subject, versions)}: {Totals.of(results).text()}", markup=False, soft_wrap=True)
 
 

@@ -24,6 +24,7 @@ class Shown:
         right: what is right.
         problem: what is wrong there; differs from the result's problem where the input was shrunk.
         note: why it was not shrunk, where it was not.
+        shrunk: whether a smaller input was looked for.
     """
 
     inputs: Mapping[str, str]
@@ -32,6 +33,7 @@ class Shown:
     right: str
     problem: str = ""
     note: str = ""
+    shrunk: bool = False
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,9 @@ class Runner:
         """The judge's word, held against the peers' errors where there are some."""
         judgement = judge(case, point, outcome)
         peer = self._peers.get(case.instance)
-        return judgement if peer is None else against_peers(judgement, float(peer["ratio"]))
+        if peer is None:
+            return judgement
+        return against_peers(judgement, float(peer["ratio"]), str(peer["peer"]))
 
     def check(self, case: Case) -> Result:
         """Put one case to the subject: every point of it, up to the first that fails.
@@ -134,18 +136,19 @@ class Runner:
 
     def _check(self, case: Case) -> Result:
         started = time.monotonic()
-        ratio, recorded = 0.0, []
+        ratio = 0.0
+        recorded: list[tuple[str, str]] = []
         for point in _points(case):
             outcome = self.outcome(case, point)
             if outcome.error == "not offered":
                 return _result(case, "not offered", started, point=point.label, problem=outcome.message)
             judgement = self._judged(case, point, outcome)
             ratio = max(ratio, judgement.ratio)
-            recorded.append(judgement.recorded)
+            recorded.append((judgement.recorded, point.label))
             if not judgement.ok:
                 return self._failure(case, point, outcome, judgement, started)
         listed = self._known.reason(case)
-        what = ", ".join(dict.fromkeys(word for word in recorded if word))
+        what = _recorded(recorded)
         if case.verdict == "free":
             return _result(case, "recorded", started, ratio=ratio, recorded=what)
         if listed is not None:
@@ -291,6 +294,17 @@ def _check_names(case: Case) -> None:
     ]
     if unknown:
         raise _impossible(case, ValueError(f"{case.op} has no {unknown[0]}"))
+
+
+def _recorded(words: list[tuple[str, str]]) -> str:
+    """What happened, and of what did not happen at every point where it first did: "yes, no at n=7"."""
+    first: dict[str, str] = {}
+    for word, label in words:
+        if word:
+            first.setdefault(word, label)
+    if len(first) < 2:
+        return "".join(first)
+    return ", ".join(f"{word} at {label}" if label else word for word, label in first.items())
 
 
 def _impossible(case: Case, error: Exception) -> CaseError:

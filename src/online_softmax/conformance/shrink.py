@@ -54,6 +54,7 @@ class Smallest:
     Attributes:
         made: array -> Python that makes it out of the case's recipe, for arrays too large to be written out.
         note: why it is not smaller, where that was not tried.
+        searched: whether a smaller one was looked for.
     """
 
     point: Point
@@ -61,6 +62,7 @@ class Smallest:
     judgement: Judgement
     made: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+    searched: bool = False
 
 
 #: A stage of the search: choices as (lowest, top), and what makes a point, and its `made`, of one number
@@ -92,7 +94,7 @@ def smallest(
         return start
     for stage in (cut, whole, cut, elements, cut):
         search.improve(*stage(case, search.best))
-    return search.best
+    return replace(search.best, searched=True)
 
 
 def _stays(case: Case, outcome: Outcome) -> bool:

@@ -63,6 +63,8 @@ class Caller:
             found = self._adapter.call(self._call.op, dict(given), dict(self._call.options))
         except NotOffered as error:
             raise _Ended("not offered", str(error)) from None
+        except NotImplementedError as error:  # a subject's word for what it does not offer
+            raise _Ended("not offered", text_of(error) or "raises NotImplementedError") from None
         # The subject's own code: whatever it raises is what has to be reported.
         except (Exception, SystemExit) as error:  # noqa: BLE001
             raise _Ended(type(error).__name__, text_of(error)) from None
@@ -75,21 +77,24 @@ class Caller:
         """Outputs of further calls, one after the other."""
         return tuple(self.once() for _ in range(self._call.calls - 1))
 
-    def threads(self, single: Outputs) -> tuple[Outputs, ...]:
-        """Outputs of threads that call at once, several times each: of a thread the first that are not
-        `single`."""
+    def threads(self) -> tuple[Outputs, Outputs]:
+        """Outputs of single calls, one a thread and each on an input of its own, and what the threads made of
+        them when they called at once, several times each: of a thread the first that are not its single
+        call's. Stacked along a new first axis."""
+        inputs = [self._apart(place) for place in range(self._call.calls)]
+        singles = [self.once(arrays) for arrays in inputs]
         barrier = threading.Barrier(self._call.calls)
-        found: list[Outputs | _Ended] = [single] * self._call.calls
+        found: list[Outputs | _Ended] = list(singles)
 
         def work(place: int) -> None:
             barrier.wait()
             for _ in range(ROUNDS):
                 try:
-                    found[place] = outputs = self.once()
+                    found[place] = outputs = self.once(inputs[place])
                 except _Ended as error:
                     found[place] = error
                     return
-                if not _same(outputs, single):
+                if not _same(outputs, singles[place]):
                     return
 
         threads = [
@@ -102,7 +107,20 @@ class Caller:
         for outcome in found:
             if isinstance(outcome, _Ended):
                 raise _Ended(outcome.outcome.error or "", f"in a thread: {outcome.outcome.message}")
-        return tuple(outputs for outputs in found if not isinstance(outputs, _Ended))
+        return _pile(singles), _pile([outputs for outputs in found if not isinstance(outputs, _Ended)])
+
+    def _apart(self, place: int) -> dict[str, Any]:
+        """The inputs of one of several threads: the point's own, its floats made smaller for all but the
+        first."""
+        arrays = dict(self._arrays)
+        for name, kept in self._kept.items() if place else ():
+            if kept.dtype.kind not in "biu":
+                smaller = kept.astype(np.float64) * (1 - place / (2 * self._call.calls))
+                layout = self._call.layouts.get(name, "contiguous")
+                arrays[name] = frameworks.to_framework(
+                    smaller.astype(kept.dtype), self._adapter.framework, layout
+                )
+        return arrays
 
     def rows(self) -> tuple[Outputs, ...]:
         """Outputs of each row alone, put together again to the batch's shape."""
@@ -173,6 +191,14 @@ def _same(a: Outputs, b: Outputs) -> bool:
     return a.keys() == b.keys() and all(same_bits(a[name], b[name]) for name in a)
 
 
+def _pile(outputs: list[Outputs]) -> Outputs:
+    """Outputs of several calls along a new first axis. _Ended where their shapes differ."""
+    try:
+        return {name: np.stack([each[name] for each in outputs]) for name in outputs[0]}
+    except (KeyError, ValueError) as error:
+        raise _Ended("bad result", f"calls on inputs of one shape give other outputs: {error}") from None
+
+
 def _stack(alone: Mapping[tuple[int, ...], Outputs], lengths: list[int], axes: list[int]) -> Outputs:
     """Outputs by index -> arrays, joined along `axes`, of these lengths."""
     names = list(next(iter(alone.values())))
@@ -213,14 +239,18 @@ def answer(adapter: Any, call: Call) -> Outcome:
     except NotOffered as error:
         return Outcome(error="not offered", message=str(error))
     try:
-        outputs = caller.once()
         further: Mapping[str, Callable[[], tuple[Outputs, ...]]] = {
             "once": lambda: (),
             "repeat": caller.repeat,
-            "threads": lambda: caller.threads(outputs),
             "rows": caller.rows,
         }
-        several = further[call.mode]()
+        several: tuple[Outputs, ...]
+        if call.mode == "threads":
+            outputs, at_once = caller.threads()
+            several = (at_once,)
+        else:
+            outputs = caller.once()
+            several = further[call.mode]()
     except _Ended as error:
         ended = error.outcome
         return Outcome(error=ended.error, message=ended.message, changed=caller.changed())

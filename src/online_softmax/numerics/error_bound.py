@@ -99,8 +99,8 @@ def error_bound(
         exp_format: format the exponentials are kept in, where not `format` (rescale factors stay in
             `format`).
         out_format: format lse, y, log y and o are rounded to at the end.
-        values: (..., n, d), the v of the attention output sum(y_i * v_i), made as sum(exp * v) / s in the
-            same order as s; finite but where x is -inf, which takes no part.
+        values: (..., n, d), or what broadcasts to it: the v of the attention output sum(y_i * v_i), made as
+            sum(exp * v) / s in the same order as s; finite but where x is -inf, which takes no part.
         flush: results below the normal numbers become 0.
         exact_top: the maximum's own exponential is exactly 1, as exp(x - m) makes it. False for a kernel that
             takes another pivot than the maximum: its every exponential errs. Factors for a maximum that stays
@@ -173,8 +173,15 @@ def _real(x: ArrayLike, name: str) -> Array:
 def _values(values: ArrayLike, rows: Array) -> Array:
     """(..., d, n) float64, 0 where the score is -inf. ValueError for a wrong shape or values not finite."""
     v = _real(values, "values")
-    if v.ndim < 2 or v.shape[:-1] != rows.shape:
-        raise ValueError(f"values: shape {v.shape} is given with x of {rows.shape}: (..., n, d) would do")
+    try:
+        if v.ndim < 2:
+            raise ValueError("no axes of n and d")
+        v = np.broadcast_to(v, (*rows.shape, v.shape[-1]))
+    except ValueError:
+        raise ValueError(
+            f"values: shape {v.shape} is given with x of {rows.shape}: (..., n, d) would do, or what "
+            "broadcasts to it"
+        ) from None
     v = np.where(rows[..., None] == -np.inf, 0, v)
     with np.errstate(invalid="ignore"):
         usable = np.isfinite(np.max(rows, axis=-1, initial=-np.inf))[..., None, None]

@@ -126,11 +126,12 @@ class Format:
         """None for a format without. It is there even where arithmetic flushes."""
         return _power(self.min_exponent - self.precision + 1) if self.subnormals else None
 
-    def effective_bits(self, value: Fraction) -> int:
+    def effective_bits(self, value: Fraction | float) -> int:
         """Significant bits that a result of this magnitude keeps: `precision` in the normal range, fewer
-        below, 0 where it becomes 0. ValueError for value <= 0."""
-        if value <= 0:
+        below, 0 where it becomes 0. ValueError for what is not positive and finite."""
+        if not 0 < value < math.inf:
             raise ValueError(f"value: {value} has no magnitude; a positive number would do")
+        value = Fraction(value)
         if self.becomes_zero(value):
             return 0
         if self.flush or value >= self.smallest_normal:

@@ -102,11 +102,15 @@ def verdict(
 def _naive(fmt: Format, columns: int, highest: Fraction, lowest: Fraction) -> Judgement:
     overflow, zero = fmt.exp_overflows_above.real, fmt.exp_zero_below().real
     infinite = "NaN" if fmt.finite_only else "infinite"
+    room = fmt.overflow_bound / columns
     if exp_is_above(highest, fmt.overflow_bound):
-        return Judgement("no", f"exp is {infinite} above {overflow:.2f}, and logits reach {_short(highest)}")
+        return Judgement(
+            "no",
+            f"exp is {infinite} above {overflow:.2f}, a sum of {columns} above {log(room):.2f}, "
+            f"and logits reach {_short(highest)}",
+        )
     if not exp_is_above(lowest, fmt.zero_bound):
         return Judgement("no", f"exp is 0 below {zero:.2f}, and a row of logits at {_short(lowest)} is 0/0")
-    room = fmt.overflow_bound / columns
     if exp_is_above(highest, room):
         return Judgement(
             "limited",

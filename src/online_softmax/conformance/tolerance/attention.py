@@ -45,7 +45,11 @@ def _weights(a: Arithmetic, p: Array, size: Array, further: Array, d: int) -> We
     top = np.max(p, axis=-1, keepdims=True, initial=0.0)
     distance = np.where(live, np.log(np.where(live, top / np.where(live, p, 1.0), 1.0)), 0.0)
     n = max(p.shape[-1], 1)
-    relative = np.expm1(of_score + shift[..., None] + 2 * a.v * distance + 2 * eta(a, n) + 2 * a.e + 4 * a.v)
+    # Scores that err move weight between keys: p and 1 - p both stay within a factor, so a lone key errs not
+    # at all, however large its score.
+    apart = np.where(live, np.minimum(1.0, (1 - p) / np.where(live, p, 1.0)), 0.0)
+    moved = np.where(apart > 0, apart * np.expm1(of_score + shift[..., None]), 0.0)
+    relative = moved + (1 + moved) * np.expm1(2 * a.v * distance + 2 * eta(a, n) + 2 * a.e + 4 * a.v)
     # Masses that vanish below the format's range are lost to the rest of the row.
     return Weights(p, np.where(live, relative, 0.0) + n * a.tiny, of_score, shift)
 
