@@ -187,6 +187,10 @@ def test_gradients_of_pytorch_pass(op: str, kind: str, dtype: str) -> None:
     leaf = tensor(x, grad=True)
     function(leaf, dim=-1).backward(tensor(dy))
     result = judged(op, dtype, {"x": x, upstream: dy}, {"dx": back(leaf.grad)})
+    if op == "logsumexp_grad" and kind == "shifted" and dtype in ("float16", "bfloat16"):
+        # exp(x - lse) from an lse of 1000 that was rounded to 16 bits: probabilities that sum to 2, or to 6.
+        assert not result.ok
+        return
     assert result.ok, result.problem
 
 

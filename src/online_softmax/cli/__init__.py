@@ -85,6 +85,8 @@ def _fail(message: object) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command with `arguments` (default: the process's own) and return its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
+    if sys.stdout is None:  # closed by the caller, who wants the exit code alone
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     try:
         with _clean_termination():
             code = app(args=given or ["--help"], prog_name="online-softmax", standalone_mode=False)

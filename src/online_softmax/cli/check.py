@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import math
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -168,8 +167,8 @@ def command(
     if show_list or subject is None:
         _print_list(chosen)
         return
-    if not 0 < timeout < math.inf:
-        raise ValueError(f"--timeout: {timeout!r}: a positive number of seconds would do")
+    if not 0 < timeout <= 86400:
+        raise ValueError(f"--timeout: {timeout!r}: a positive number of seconds, up to a day, would do")
     listed = None if known is None else known_failures.read(known, everything)
     _check_outputs({"--junit": junit_file, "--json": json_file, "--write-known": write_known})
     versions, results = _run(subject, chosen, timeout, listed, shrink)

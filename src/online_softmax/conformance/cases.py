@@ -7,7 +7,7 @@ instance a format; a case with a `sweep` runs at every point of it and stops at 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -156,12 +156,18 @@ def load_cases(
 
     Raises CaseError for a file that does not say what it has to, ValueError for an operation that has no
     case."""
+    for name, given in (("dtypes", dtypes), ("tags", tags), ("files", files)):
+        if isinstance(given, (str, Path)):
+            raise TypeError(f"{name} is {given!r}: a list of such would do")
     found = [case for path in files for case in _read(path)] if files is not None else list(_shipped())
     _unique(found)
     if op is not None:
         known = sorted({case.op for case in found})
         if op not in known:
             raise ValueError(f"op={op!r} has no cases: one of {', '.join(known)} would do")
+    strange = sorted(set(dtypes or ()) - set(recipes.DTYPES))
+    if strange:
+        raise ValueError(f"dtypes has {strange[0]!r}: of {', '.join(recipes.DTYPES)} would do")
     wanted, any_of = (None if names is None else set(names) for names in (dtypes, tags))
     return [
         case
@@ -199,7 +205,10 @@ def _parse(name: str, text: str) -> list[Case]:
 
 
 def _instances(name: str, entry: dict[str, Any]) -> list[Case]:
+    if not isinstance(entry, dict):
+        raise CaseError(f"{name}: a case is {entry!r}: a table would do")
     where = f"{name}: case {entry.get('id', '(without an id)')}"
+    _check_types(where, entry)
     for key in ("id", "op", "law", "reason"):
         if not isinstance(entry.get(key), str) or not entry[key].strip():
             raise CaseError(f"{where}: {key} is missing: a text would do")
@@ -242,6 +251,39 @@ def _instances(name: str, entry: dict[str, Any]) -> list[Case]:
         )
         for dtype in entry.get("dtypes", ["float32"])
     ]
+
+
+#: Field -> what it has to be, and in words.
+_TYPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    **{
+        key: (lambda v: isinstance(v, str), "a text")
+        for key in ("id", "op", "law", "verdict", "reason", "names")
+    },
+    **{
+        key: (lambda v: isinstance(v, list) and all(isinstance(each, str) for each in v), "a list of texts")
+        for key in ("dtypes", "tags", "sources")
+    },
+    **{key: (lambda v: isinstance(v, dict), "a table") for key in ("inputs", "options", "expected")},
+    "sweep": (
+        lambda v: (
+            isinstance(v, dict)
+            and all(
+                isinstance(each, list) and each and all(type(n) in (int, float) for n in each) for each in v.values()
+            )
+        ),
+        "a table of lists of numbers, none of them empty,",
+    ),
+    "calls": (lambda v: type(v) is int and v >= 2, "a number of at least 2"),
+}
+
+
+def _check_types(where: str, entry: dict[str, Any]) -> None:
+    """CaseError for a field that is not of its kind."""
+    for key, (fits, words) in _TYPES.items():
+        if key in entry and not fits(entry[key]):
+            raise CaseError(f"{where}: {key}={entry[key]!r}: {words} would do")
+    if not entry.get("dtypes", [True]):
+        raise CaseError(f"{where}: dtypes is empty: one format at least would do")
 
 
 def _check_literals(where: str, entry: dict[str, Any]) -> None:

@@ -94,9 +94,9 @@ def against_peers(judgement: Judgement, worst: float, peer: str = "the worst pee
     """The same, but not ok where the error is more than FACTOR times the worst peer's ratio `worst`.
 
     Peers may be exact where a sensible kernel need not be: an error of up to PLAIN half units in the last
-    place, if it is no more than PART of the bound, is always let through.
+    place, if it is no more than PART of the bound, is always let through; so is one of a whole unit.
     """
-    limit = max(FACTOR * worst, min(PLAIN * judgement.unit, PART))
+    limit = max(FACTOR * worst, min(PLAIN * judgement.unit, PART), 2 * judgement.unit)
     if not judgement.ok or judgement.ratio <= limit or judgement.unit == 0:
         return judgement
     units = judgement.ratio / judgement.unit / 2

@@ -138,15 +138,20 @@ class Runner:
         started = time.monotonic()
         ratio = 0.0
         recorded: list[tuple[str, str]] = []
+        tried, lacking = False, ("", "")
         for point in _points(case):
             outcome = self.outcome(case, point)
             if outcome.error == "not offered":
-                return _result(case, "not offered", started, point=point.label, problem=outcome.message)
+                lacking = lacking if lacking[1] else (point.label, outcome.message)
+                continue
+            tried = True
             judgement = self._judged(case, point, outcome)
             ratio = max(ratio, judgement.ratio)
             recorded.append((judgement.recorded, point.label))
             if not judgement.ok:
                 return self._failure(case, point, outcome, judgement, started)
+        if not tried:
+            return _result(case, "not offered", started, point=lacking[0], problem=lacking[1])
         listed = self._known.reason(case)
         what = _recorded(recorded)
         if case.verdict == "free":

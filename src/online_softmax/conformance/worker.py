@@ -8,10 +8,12 @@ alone.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import itertools
 import os
 import pickle
+import signal
 import sys
 import threading
 import traceback
@@ -33,6 +35,7 @@ Outputs = dict[str, Array]
 #: Calls of each thread: a race shows in some of them.
 ROUNDS: Final = 10
 _LONGEST: Final = 2000
+_PR_SET_PDEATHSIG: Final = 1  # of prctl(2)
 _OURS: Final = os.path.dirname(__file__)
 
 
@@ -223,7 +226,9 @@ def text_of(error: BaseException) -> str:
         text = "(its text cannot be made)"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_theirs(f.filename)]
     place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
-    return f"{text}{place}"[:_LONGEST]
+    # What a terminal or a file cannot take (control characters, lone surrogates) is spelled out.
+    plain = "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text[:_LONGEST])
+    return f"{plain}{place}"[:_LONGEST]
 
 
 def _is_theirs(filename: str) -> bool:
@@ -294,12 +299,19 @@ def serve(questions: IO[bytes], answers: IO[bytes]) -> None:
         answers.flush()
 
 
+def _die_with_parent() -> None:
+    """Where the system offers it: a parent that is killed outright takes a hanging subject along."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> None:
     """Serve on the two descriptors of the command line."""
     ends = [int(text) for text in sys.argv[1:3]]
     for end in ends:
         os.set_inheritable(end, False)
     faulthandler.enable()
+    _die_with_parent()
     with os.fdopen(ends[0], "rb") as questions, os.fdopen(ends[1], "wb") as answers:
         serve(questions, answers)
 

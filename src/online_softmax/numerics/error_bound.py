@@ -133,7 +133,9 @@ def _plan(
     exact_top: bool,
 ) -> _Plan:
     check_algorithm(algorithm, block)
-    if depth is not None and (algorithm != "batch" or depth < 0):
+    if depth is not None and (isinstance(depth, bool) or not isinstance(depth, (int, np.integer))):
+        raise ValueError(f"depth: {depth!r} is given: a whole number of at least 0 would do")
+    if depth is not None and (algorithm != "batch" or not 0 <= depth < 1 << 62):
         raise ValueError(f"depth: {depth} is given to {algorithm!r}: 0 or more, with 'batch', would do")
     arithmetic = Rounding.of(format, flush=flush)
     default = FUNCTION_UNITS * arithmetic.u
@@ -157,6 +159,8 @@ def check_algorithm(algorithm: str, block: int | None) -> None:
     """ValueError where the algorithm is unknown, or the block is not a positive length or not applied."""
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm: {algorithm!r} is unknown: one of {', '.join(ALGORITHMS)} would do")
+    if block is not None and (isinstance(block, bool) or not isinstance(block, (int, np.integer))):
+        raise ValueError(f"block: {block!r} is given: a whole number of at least 1 would do")
     if block is not None and (algorithm not in ("blocked", "tree") or block < 1):
         raise ValueError(
             f"block: {block} is given to {algorithm!r}: 1 or more, with blocked or tree, would do"
@@ -179,8 +183,8 @@ def _values(values: ArrayLike, rows: Array) -> Array:
         v = np.broadcast_to(v, (*rows.shape, v.shape[-1]))
     except ValueError:
         raise ValueError(
-            f"values: shape {v.shape} is given with x of {rows.shape}: (..., n, d) would do, or what "
-            "broadcasts to it"
+            f"values: shape {v.shape} is given with x of {rows.shape}: (..., n, d), or what broadcasts to "
+            "it, would do"
         ) from None
     v = np.where(rows[..., None] == -np.inf, 0, v)
     with np.errstate(invalid="ignore"):
@@ -319,15 +323,19 @@ def _with_operands(
     top."""
     given, held = (_exact(r, v) for r, v in zip(rows, values, strict=True))
 
+    # Both results are evaluated in float64, and may be equal there although the operands are not.
+    changed = (rows[0] != rows[1]).any(axis=-1)
+    if values[0] is not None:
+        other = changed | (values[0] != values[1]).any(axis=(-2, -1))
+
     def moved(name: str) -> Array:
         a, b = given[name], held[name]
-        same = a == b
-        change = np.where(same, 0, np.abs(a - b))
-        # Both are evaluated in float64.
-        return np.where(same, 0, change + SLACK / 100 * (np.abs(a) + np.abs(b)))
+        anew = other if name == "o" else changed
+        anew = anew.reshape(anew.shape + (1,) * (a.ndim - anew.ndim))
+        return np.where(anew, np.abs(a - b) + SLACK / 100 * (np.abs(a) + np.abs(b)), 0)
 
     ratio = np.exp(held["log_s"] - given["log_s"])
-    s = bound.s * ratio + np.abs(ratio - 1) + np.where(ratio == 1, 0, SLACK / 100)
+    s = bound.s * ratio + np.abs(ratio - 1) + np.where(changed, SLACK / 100, 0)
     o = None if bound.o is None else bound.o + moved("o")
     return ErrorBound(s, bound.lse + moved("lse"), bound.y + moved("y"), bound.log_y + moved("log_y"), o)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from typing import Any
@@ -14,10 +15,12 @@ from .roundoff import Array, dtype_of
 from .simulate import machine, simulate
 from .trace import Event, Trace, trace
 
-#: Digits of the true values, and how far below the maximum an entry still counts in them.
+#: Digits of the true values beside what the smallest entry takes, and how far below the maximum an entry
+#: still counts in them. No format tells an error below 1e-340 from 0; long rows do with fewer digits.
 DIGITS = 40
 FARTHEST = 2000.0
-_EXACT = Context(prec=DIGITS, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
+MOST_DIGITS = {True: 100, False: 380}
+LONG = 2000
 
 
 @dataclass(frozen=True)
@@ -188,34 +191,38 @@ def _losses(steps: Trace, held: Array) -> dict[str, Any]:
 
 
 def _errors(given: Array, computed: tuple[float, float, Array], bound: ErrorBound) -> dict[str, Any]:
-    """True values to 40 digits, and what the computed ones are off by."""
+    """True values, to so many digits that the smallest entry has 40, and what the computed ones are off
+    by."""
     top = given.max()
     with np.errstate(over="ignore"):
         distance = top - given
+    depth = float(distance[distance <= FARTHEST].max(initial=0.0)) / math.log(10)
+    digits = min(DIGITS + math.ceil(depth), MOST_DIGITS[len(given) > LONG])
+    exact = Context(prec=digits, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
     shift = Decimal(float(top))
     # exp of what lies further off is below the smallest number of every format.
     near = {
-        int(i): _EXACT.exp(_EXACT.subtract(Decimal(float(given[i])), shift))
+        int(i): exact.exp(exact.subtract(Decimal(float(given[i])), shift))
         for i in np.flatnonzero(distance <= FARTHEST)
     }
     s = Decimal(0)
     for weight in near.values():
-        s = _EXACT.add(s, weight)
-    log_s = _EXACT.ln(s)
+        s = exact.add(s, weight)
+    log_s = exact.ln(s)
     s_hat, lse_hat, y_hat = computed
 
     def off(value: float, true: Decimal, shift: Decimal = Decimal(0)) -> float:
         if not np.isfinite(value):
             return np.inf
         # The shift is taken out first: beside it the rest may be too small for the digits.
-        return abs(float(_EXACT.subtract(_EXACT.subtract(Decimal(value), shift), true)))
+        return abs(float(exact.subtract(exact.subtract(Decimal(value), shift), true)))
 
-    y = [_EXACT.divide(near[i], s) if i in near else Decimal(0) for i in range(len(given))]
+    y = [exact.divide(near[i], s) if i in near else Decimal(0) for i in range(len(given))]
     errors = [off(float(a), b) for a, b in zip(y_hat, y, strict=True)]
     worst = int(np.argmax(errors))
     return {
         "s": Errors(float(s), s_hat, off(s_hat, s) / float(s), float(bound.s)),
-        "lse": Errors(float(_EXACT.add(shift, log_s)), lse_hat, off(lse_hat, log_s, shift), float(bound.lse)),
+        "lse": Errors(float(exact.add(shift, log_s)), lse_hat, off(lse_hat, log_s, shift), float(bound.lse)),
         "y": Errors(float(y[worst]), float(y_hat[worst]), errors[worst], float(bound.y[worst])),
         "worst": worst,
     }
@@ -269,10 +276,9 @@ def _event_lines(it: Explanation, most: int) -> list[str]:
 def _loss_lines(it: Explanation) -> list[str]:
     lines = []
     if it.zeros or it.lost_by_underflow:
-        lines.append(
-            f"{_count(it.zeros, 'exponential')} of 0 in {it.dtype}: underflow loses "
-            f"{it.lost_by_underflow:.3g} of the sum."
-        )
+        zeros = f"{_count(it.zeros, 'exponential')} of 0 in {it.dtype}"
+        what = zeros if it.zeros else "sums or factors became 0 in a rescale"
+        lines.append(f"{what}: underflow loses {it.lost_by_underflow:.3g} of the sum.")
     if it.subnormals:
         lines.append(
             f"{_count(it.subnormals, 'exponential')} below the normal numbers: flushed to 0, they would lose "

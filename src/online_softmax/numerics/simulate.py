@@ -152,7 +152,8 @@ def simulate(
             raise ValueError(f"values: shape {v.shape} is given with rows {x.shape}: (..., n, d) would do")
         v = np.swapaxes(np.where((x == -np.inf)[..., None], np.zeros((), unit.dtype), v), -1, -2)
     with np.errstate(all="ignore"):
-        m, s, weighted = _sums(x, v, algorithm, BLOCK if block is None else block, order, unit)
+        length = min(BLOCK if block is None else block, x.shape[-1])  # a block is no longer than a row
+        m, s, weighted = _sums(x, v, algorithm, length, order, unit)
         log_s = unit.log(s)
         y = unit.rounded(unit.leaf(x, m[..., None]) / s[..., None])
         log_y = unit.rounded(unit.subtract(x, m[..., None]) - log_s[..., None])

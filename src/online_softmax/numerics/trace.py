@@ -69,7 +69,7 @@ def trace(x: Array, algorithm: str, block: int | None, unit: Machine) -> Trace:
     Cost: some 10 microseconds an addition that is not made beside others.
     """
     count = len(x)
-    size = {"batch": count, "streaming": 1}.get(algorithm, block or 1)
+    size = {"batch": count, "streaming": 1}.get(algorithm, min(block or 1, count))
     short = -count % size
     cut = np.concatenate((x, np.full(short, -np.inf, unit.dtype))).reshape(-1, size)
     tops = np.max(cut, axis=-1)

@@ -40,7 +40,9 @@ def _weights(a: Arithmetic, p: Array, size: Array, further: Array, d: int) -> We
     live = p > 0
     size = np.where(live & np.isfinite(size), size, 0.0)
     further = np.where(np.isfinite(further), further, 0.0)
-    of_score = np.where(live, (d + 2) * a.u * size + 2 * a.v * (size + further) + 4 * a.u * size, 0.0)
+    # Scores are kept in the format where that is no gross error, else in float32.
+    kept = 2 * np.minimum(a.v * (size + further), 0.05) + 2 * a.u * (size + further)
+    of_score = np.where(live, (d + 6) * a.u * size + kept, 0.0)
     shift = np.max(of_score, axis=-1, initial=0.0)
     top = np.max(p, axis=-1, keepdims=True, initial=0.0)
     distance = np.where(live, np.log(np.where(live, top / np.where(live, p, 1.0), 1.0)), 0.0)

@@ -76,11 +76,11 @@ def logsumexp_grad(
         rows = np.where(b == 0, -np.inf, rows) + np.log(np.abs(np.where(b == 0, 1.0, b)))
     rows = bounded(rows)
     p, relative = probabilities(rows), relative_error(a, rows)
-    # exp(x - lse) from a rounded lse is what most do: v * |lse| more.
+    # exp(x - lse) from a rounded lse is what most do: v * |lse| more, as long as that is no gross error.
     lse = np.max(rows, axis=-1, keepdims=True) + np.log(
         np.exp(rows - np.max(rows, axis=-1, keepdims=True)).sum(axis=-1, keepdims=True)
     )
-    factor = np.expm1(relative + a.v * np.abs(lse) + 3 * a.v)
+    factor = np.expm1(relative + np.minimum(a.v * np.abs(lse), 0.05) + 3 * a.v)
     if "b" in inputs:
         signed = np.abs((np.sign(b) * p).sum(axis=-1, keepdims=True))
         p, factor = p / signed, factor / signed

@@ -73,9 +73,13 @@ def linear_logits(a: Arithmetic, inputs: Inputs, options: Options) -> tuple[Arra
     hidden, weight = inputs["hidden"], inputs["weight"]
     hidden = hidden.reshape(-1, hidden.shape[-1])
     logits, size = hidden @ weight.T, np.abs(hidden) @ np.abs(weight).T
+    exact = hidden.shape[-1] == 1 and np.array_equal(logits, logits.astype(a.dtype).astype(np.float64))
     if "bias" in inputs:
+        exact = False
         logits, size = logits + inputs["bias"], size + np.abs(inputs["bias"])
     error = (hidden.shape[-1] + 2) * a.u * size + 2 * a.v * size
+    # A product of two that the format holds is not rounded; nor is what is added to -inf.
+    error = np.where(exact | ~np.isfinite(logits), 0.0, error)
     if options.get("softcap"):
         cap = options["softcap"]
         logits = cap * np.tanh(logits / cap)

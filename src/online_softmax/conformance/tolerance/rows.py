@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...numerics import bounds
-from .arithmetic import Arithmetic, Array, Inputs, Options, as_rows, bounded, eta, taken
+from .arithmetic import LIBRARY_UNITS, Arithmetic, Array, Inputs, Options, as_rows, bounded, eta, taken
 
 
 def softmax(a: Arithmetic, inputs: Inputs, options: Options, right: Mapping[str, Array]) -> dict[str, Array]:
@@ -79,14 +79,15 @@ def logcumsumexp(
     n = x.shape[-1]
     if not x.size:
         return {"lse": np.zeros(())}
-    steps = a.e + n * (
-        2 * a.u + a.e + a.v
-    )  # one element at a time, each with a rescale, the running value kept
+    # One element at a time in float32, each with a rescale; or pairs of pairs, running values in the format.
+    steps = a.e + n * (3 + LIBRARY_UNITS) * a.u
+    levels = 2 + 2 * (n - 1).bit_length()
     prefixes = [
         bounds.lse_error(bounded(x[..., : i + 1]), steps, u=a.v, e_log=a.e_log, tiny=a.tiny) for i in range(n)
     ]
-    size = np.maximum.accumulate(np.abs(np.where(np.isfinite(x), x, 0.0)), axis=-1)
-    error = np.stack(prefixes, axis=-1) + a.v * (1 + np.arange(n)) * size
+    size = 1 + np.maximum.accumulate(np.abs(np.where(np.isfinite(x), x, 0.0)), axis=-1)
+    kept = (a.u * (1 + np.arange(n)) + a.v * levels) * (size + np.log1p(np.arange(n)))
+    error = np.stack(prefixes, axis=-1) + kept
     return {"lse": np.moveaxis(error, -1, axis) if inputs["x"].ndim else error[0]}
 
 
