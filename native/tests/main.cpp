@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
               (long long)tests::tally.failed);
   std::fflush(stdout);
   tests::test_driver();
+  tests::test_attention();
   std::printf("%lld passed, %lld failed\n", (long long)tests::tally.passed, (long long)tests::tally.failed);
   return tests::tally.failed != 0;
 }

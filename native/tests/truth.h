@@ -181,5 +181,6 @@ std::vector<const Isa*> usable_isas();  // best first
 
 void test_kernels();
 void test_driver();
+void test_attention();
 
 }  // namespace tests

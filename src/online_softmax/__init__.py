@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .cpu import info
+    from .frontends.attention import Attention, attention
     from .frontends.numpy import SoftmaxState, TopK, log_softmax, logsumexp, softmax, softmax_topk
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Attention",
     "SoftmaxState",
     "TopK",
     "__version__",
+    "attention",
     "info",
     "log_softmax",
     "logsumexp",
@@ -22,12 +25,16 @@ __all__ = [
 ]
 
 
+#: Where names lie that are not in the NumPy front end.
+_HOMES = {"info": ".cpu", "Attention": ".frontends.attention", "attention": ".frontends.attention"}
+
+
 def __getattr__(name: str) -> Any:
     """Public names, loaded when they are first asked for: pytest loads this package for its plugin in every
     run, which neither NumPy nor the native core should slow down."""
     if name.startswith("_") or name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(".cpu" if name == "info" else ".frontends.numpy", __name__), name)
+    value = getattr(import_module(_HOMES.get(name, ".frontends.numpy"), __name__), name)
     globals()[name] = value
     return value
 

@@ -27,6 +27,12 @@ def topk_array(
     plan: Plan, dtype: int, shape: Sequence[int], axis: int, x: int, x_strides: Sequence[int], k: int,
     values: int, places: int, lse: int, /,
 ) -> None: ...  # fmt: skip
+def attention_array(
+    plan: Plan, dtype: int, sizes: Sequence[int], q: tuple[int, Sequence[int]], k: tuple[int, Sequence[int]],
+    v: tuple[int, Sequence[int]], o: tuple[int, Sequence[int]], mask: tuple[int, Sequence[int]],
+    bias: tuple[int, Sequence[int]], scale: float, softcap: float, band: Sequence[int], slopes: int,
+    sinks: int, lse: int, single: bool, /,
+) -> None: ...  # fmt: skip
 def normalize_array(
     plan: Plan, op: int, dtype: int, shape: Sequence[int], reduced: int, x: int, x_strides: Sequence[int],
     y: int, y_strides: Sequence[int], m: int, s: int, /,

@@ -373,6 +373,47 @@ def normalize(
     )  # fmt: skip
 
 
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    *,
+    scale: float,
+    softcap: float = 0.0,
+    band: tuple[int, int, int] = (0, -1, -1),
+    mask: Array | None = None,
+    bias: Array | None = None,
+    sinks: Array | None = None,
+    slopes: Array | None = None,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """Attention into `out` and `lse`, never forming the scores.
+
+    Args:
+        q, k, v, out: (batch, heads, length, features) of one served dtype, any strides; k and v with the
+            heads that those of q share. `out` is apart from the others.
+        lse: (batch, heads, queries), C-contiguous, float32 or float64.
+        softcap: 0 for none.
+        band: place of query 0 among the keys, then how many keys to the left and to the right of a query's
+            place it sees, -1 for all.
+        mask: bool, bias: float32 (float64 for float64 operands), of the shape of the scores, any strides.
+        sinks: (heads,), slopes: (batch, heads), float64, C-contiguous.
+    """
+    plan = _plan(isa, "auto", threads, "exact")
+    sizes = [*q.shape[:2], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3]]
+    if not math.prod(q.shape[:3]):
+        return
+    of_slopes, of_sinks = (0 if a is None else _address(a) for a in (slopes, sinks))
+    _core.attention_array(
+        plan, _CODE[q.dtype], sizes, _optional(q), _optional(k), _optional(v), _optional(out),
+        _optional(mask), _optional(bias), scale, softcap, band, of_slopes, of_sinks,
+        _address(lse), lse.dtype != np.float64,
+    )  # fmt: skip
+
+
 def exp(x: Array, *, isa: str | None = None) -> Array:
     """The kernels' float32 exp, element by element, over the whole range."""
     source = np.ascontiguousarray(x, dtype=np.float32)

@@ -268,7 +268,8 @@ _TYPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
         lambda v: (
             isinstance(v, dict)
             and all(
-                isinstance(each, list) and each and all(type(n) in (int, float) for n in each) for each in v.values()
+                isinstance(each, list) and each and all(type(n) in (int, float) for n in each)
+                for each in v.values()
             )
         ),
         "a table of lists of numbers, none of them empty,",

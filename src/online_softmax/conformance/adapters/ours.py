@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ... import cpu
+from ...frontends import attention as attention_of_numpy
 from ...frontends import numpy as osm
 from ..cases import NotOffered
 from . import Adapter, Library, versions_of
@@ -71,4 +72,18 @@ def _functions(isa: str | None, algorithm: str) -> dict[str, Callable[..., Any]]
         merged = osm.SoftmaxState(m_a, s_a).merge(osm.SoftmaxState(m_b, s_b))
         return merged.m, merged.s
 
-    return {f.__name__: f for f in (softmax, log_softmax, logsumexp, softmax_topk, logaddexp, merge_states)}
+    def attention(
+        q: Any, k: Any, v: Any, scale: Any, causal: Any, causal_align: Any, window: Any, softcap: Any,
+        mask: Any = None, bias: Any = None, sinks: Any = None,
+    ) -> Any:  # fmt: skip
+        if algorithm not in ("auto", "online"):
+            raise NotOffered(f"has no algorithm {algorithm}: it is online alone")
+        return tuple(
+            attention_of_numpy.attention(
+                q, k, v, mask=mask, bias=bias, scale=scale, causal=causal, causal_align=causal_align,
+                window=window, softcap=softcap, sinks=sinks, return_lse=True, isa=isa,
+            )
+        )  # fmt: skip
+
+    rows = (softmax, log_softmax, logsumexp, softmax_topk, logaddexp, merge_states)
+    return {f.__name__: f for f in (*rows, attention)}

@@ -1,0 +1,35 @@
+// Attention for scalar. No header of the standard library but the C ones: an inline template kept from this object
+// would carry its instructions to CPUs that lack them.
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../attention_table.h"
+
+namespace osm::isa_scalar {
+namespace {
+
+#ifdef OSM_OUTLINED  // under a sanitizer, whose checks make the inlined kernels take minutes to compile
+#define OSM_INLINE inline
+#define OSM_LAMBDA_INLINE
+#else
+#define OSM_INLINE inline __attribute__((always_inline))
+#define OSM_LAMBDA_INLINE __attribute__((always_inline))
+#endif
+// clang-format off: each builds on the ones before it
+#include "../simd/scalar.h"
+
+#include "../exp.inl.h"
+#include "../elements.inl.h"
+// Accumulators of the small matrix products: kTileRows x kTileVectors registers, with room for the factors beside them.
+constexpr int kTileRows = 2, kTileVectors = 4;
+OSM_INLINE F32 div(F32 a, F32 b) { return {a.v / b.v}; }
+#include "../attention.inl.h"
+// clang-format on
+
+}  // namespace
+
+extern const AttentionKernels attention[kDtypes];
+const AttentionKernels attention[kDtypes] = {attention_kernels<float>(), attention_kernels<double>(),
+                                             attention_kernels<f16>(), attention_kernels<bf16>()};
+
+}  // namespace osm::isa_scalar
