@@ -172,10 +172,10 @@ def test_files_are_written(check, tmp_path):
 def test_known_failures_go_round(check, tmp_path):
     path = tmp_path / "known.txt"
     assert check("faulty_subjects:tail_at_127", "--write-known", str(path))[0] == 1
-    assert path.read_text().splitlines()[1].startswith("softmax/lengths[float32]  # y at [0, 126] is 0.0")
+    assert path.read_text().splitlines()[1].startswith("softmax/lengths[float32]  # y at [1, 126] is 0.0")
     code, out, _ = check("faulty_subjects:tail_at_127", "--known", str(path))
     assert code == 0
-    assert "known to fail: softmax/lengths[float32]: y at [0, 126] is 0.0" in out
+    assert "known to fail: softmax/lengths[float32]: y at [1, 126] is 0.0" in out
     assert out.splitlines()[-1].endswith(": 2 pass, 1 known")
     code, out, _ = check("faulty_subjects:honest", "--known", str(path))
     assert code == 1
