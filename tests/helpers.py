@@ -79,7 +79,7 @@ def bound(
     precision="fast" may be off by.
     """
     computed = FORMATS["f64" if dtype == np.float64 else "f32"]
-    u, tiny = bounds.unit_roundoff(computed), bounds.smallest_subnormal(computed)
+    u = bounds.unit_roundoff(computed)
     final = (1.0 if fast else 0.5) * ulp(y, dtype)
     if fast and op == "softmax" and dtype.itemsize == 2 and dtype != np.float16:
         final = 2.0**-6 * np.abs(y) + 2.0**-126  # logarithms of 16 bits, and no subnormal results
@@ -92,16 +92,16 @@ def bound(
         finite = np.isfinite(np.max(x, axis=-1, keepdims=True))
     rows = np.where(finite, x, 0.0)
     e = u * (EXP_UNITS_OF_16_BITS if dtype.itemsize == 2 else EXP_UNITS)
-    eta = bounds.batch_eta(rows.shape[-1], u=u, e=e, depth=DEPTH)
-    with np.errstate(all="ignore"):
-        if op == "softmax":
-            return final + bounds.softmax_error(rows, eta, u=u, e=e, tiny=tiny)
-        error = {"log_softmax": bounds.log_softmax_error, "logsumexp": bounds.lse_error}[op]
-        allowed = final + error(rows, eta, u=u, e_log=LOG_UNITS * u, tiny=tiny)
-        if not shifted:
+    # The kernels take another pivot than the maximum: no exponential is exactly 1.
+    limits = bounds.error_bound(
+        rows, "batch", computed, depth=DEPTH, exp_error=e, log_error=LOG_UNITS * u, exact_top=False
+    )
+    allowed = final + {"softmax": limits.y, "log_softmax": limits.log_y, "logsumexp": limits.lse}[op]
+    if not shifted and op != "softmax":
+        with np.errstate(all="ignore"):
             size = np.max(np.abs(rows), axis=-1, keepdims=op == "log_softmax") + np.log(rows.shape[-1])
             allowed = allowed + (LOG_UNITS + 1) * u * 2 * size
-        return allowed
+    return allowed
 
 
 def assert_close(actual, expected, allowed, label: str = "") -> None:
