@@ -106,7 +106,7 @@ class Kit(pytest.Collector):
             yield CaseItem.from_parent(self, name=case.instance, case=case)
 
     def setup(self) -> None:
-        """Load the subject; ends the session where that cannot be done."""
+        """Load the subject; ends the whole run of pytest where that cannot be done."""
         from .child import SubjectError
 
         try:
