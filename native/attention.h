@@ -1,4 +1,4 @@
-// Attention of strided arrays: what a caller asks for, and run_attention() to do it.
+// Attention of strided arrays: what a caller asks for, and run_attention() and run_attention_gradient() to do it.
 #pragma once
 #include <cstdint>
 
@@ -12,24 +12,60 @@ struct AttentionArray {
   int64_t strides[4] = {};
 };
 
+// One sequence of the batch: where its queries and keys start on the length axes, and how many there are.
+struct AttentionSequence {
+  int64_t query, queries, key, keys;
+};
+
 struct AttentionProblem {
   Dtype dtype = Dtype::f32;
+  Stored stored = Stored::f32;  // k and v
   const Isa* isa = nullptr;
   int threads = 1;
   int64_t batch = 0, heads = 0, groups = 0;  // groups: heads of k and v
-  int64_t queries = 0, keys = 0, d = 0, dv = 0;
+  int64_t d = 0, dv = 0;
+  const AttentionSequence* sequences = nullptr;  // one for each of batch
   AttentionArray q, k, v, o;
+  bool wide = false;  // o is in the format products are made in
+  // Paged keys: k and v are (blocks, heads, places of a block, features), and key j of a sequence lies in the block
+  // that its row of the table names at j / block_size.
+  const int64_t* blocks = nullptr;
+  int64_t block_size = 0, blocks_stride = 0;
   double scale = 1, softcap = 0;
-  // Query i sees the keys j with i + diagonal - left <= j <= i + diagonal + right.
-  int64_t diagonal = 0, left = INT64_MAX, right = INT64_MAX;
-  AttentionArray mask;             // one byte an element
-  AttentionArray bias;             // float, of double operands double
-  const double* slopes = nullptr;  // (batch, heads)
-  const double* sinks = nullptr;   // (heads)
-  void* lse = nullptr;             // (batch, heads, queries), row-major, or null
-  bool single = false;             // lse in float
+  // Query i sees the keys j with i + shift - left <= j <= i + shift + right; shift is keys - queries of the sequence
+  // where lower_right, else 0.
+  bool lower_right = true;
+  int64_t left = INT64_MAX, right = INT64_MAX;
+  AttentionArray mask;               // one byte an element
+  AttentionArray bias;               // float, of double operands double
+  const double* slopes = nullptr;    // (batch, heads)
+  const double* sinks = nullptr;     // (heads)
+  const double* k_scales = nullptr;  // (batch, groups): what k and v stand for is so many times what is stored
+  const double* v_scales = nullptr;
+  double drop = 0;  // dropout's probability
+  uint64_t seed = 0;
+  AttentionArray lse;   // the last stride is not used; p null: not wanted
+  bool single = false;  // lse in float
+};
+
+// The gradients beside the problem, whose o and lse are those of the forward. q_grad, k_grad and v_grad in the
+// operands' format.
+struct AttentionGradientProblem : AttentionProblem {
+  AttentionArray d_out;
+  AttentionArray d_lse;  // double; p null: 0
+  AttentionArray q_grad, k_grad, v_grad;
+  AttentionArray delta;  // double, written: sum of d_out * output less the gradient of lse; p null: not wanted
+  // Of the bias, double or the format products are made in, zeros to begin with; p null: not wanted. A stride of 0
+  // where an axis was broadcast.
+  AttentionArray bias_grad;
+  bool bias_grad_double = false;
 };
 
 void run_attention(const AttentionProblem& problem);
+void run_attention_gradient(const AttentionGradientProblem& problem);
+
+// Which weights of a row dropout keeps: one byte a key from the first on, 1 or 0.
+void attention_keep(double drop, uint64_t seed, int64_t batch, int64_t head, int64_t query, int64_t first, int64_t keys,
+                    uint8_t* keep);
 
 }  // namespace osm

@@ -1,4 +1,5 @@
-// What an instruction set offers for attention: a tile of query rows against a chunk of packed keys and values.
+// What an instruction set offers for attention: a tile of query rows against a chunk of keys and values, forward and
+// backward.
 #pragma once
 #include "table.h"
 
@@ -6,6 +7,11 @@ namespace osm {
 
 constexpr int64_t kMostFeatures = 1024;  // of a head
 constexpr int64_t kMostKeys = 1024;      // of a chunk
+constexpr int64_t kPiece = 32;           // values packed at a time, where they are packed on the way
+
+// What keys and values are stored in; the first four are those of Dtype.
+enum class Stored : int { f32 = 0, f64 = 1, f16 = 2, bf16 = 3, e4m3 = 4, e5m2 = 5, int8 = 6 };
+constexpr int kStored = 7;
 
 // What a row of O is relative to: O = sum of exp(score - pivot) * v, with the pivot near the row's greatest score.
 struct AttentionState {
@@ -21,16 +27,37 @@ struct AttentionRow {
   int64_t bias_step;
   double slope;  // ALiBi: slope * |away + key| is subtracted
   int64_t away;
+  uint32_t dice[2];  // of dropout: what tells this row from others
 };
 
-struct AttentionBlock {
-  int count;  // query rows
-  int64_t keys, d, dv;
-  const void *q, *k, *v;  // packed
+// The keys of a chunk as they lie in memory: the addresses of their rows, and the bytes between features.
+struct AttentionKeys {
+  const char* const* rows;
+  int64_t step;
+};
+
+// What both directions share.
+struct AttentionScores {
+  int count;         // query rows
+  int64_t from, to;  // of the chunk's keys those that any row may see; from is a multiple of `group`
+  int64_t d, dv;
+  const void* q;          // rows, plain
   int64_t q_stride;       // elements, as the other strides here
   double scale, softcap;  // softcap 0: none
-  bool finite;            // all values are
   const AttentionRow* rows;
+  uint32_t drop;      // weights whose number lies below are dropped; 0: none
+  int64_t first_key;  // place of the chunk's first key in its sequence
+};
+
+struct AttentionBlock : AttentionScores {
+  const void *k, *v;           // packed; or null, and then
+  AttentionKeys keys, values;  // they are packed piece by piece on the way, with room for a piece
+  void (*pack_k)(const AttentionKeys& keys, int64_t from, int64_t n, int64_t d, void* to);
+  bool (*pack_v)(const AttentionKeys& keys, int64_t from, int64_t n, int64_t d, void* to);
+  void* room;      // for kPiece values or a panel of keys
+  int64_t packed;  // keys that k and v were packed from
+  bool finite;     // all values are
+  uint8_t* live;   // count x kMostKeys of scratch: which keys count
   AttentionState* states;
   void* o;
   int64_t o_stride;
@@ -38,18 +65,57 @@ struct AttentionBlock {
   int64_t score_stride;
 };
 
+// Gradients of one tile by one chunk, added to what is there. The rows' weights are exp(score - lse).
+struct AttentionGradient : AttentionScores {
+  int64_t packed;
+  const void *k, *vt;  // packed as keys: K, and V in the place of K
+  const void* kv;      // K packed as values
+  const void* d_out;   // rows, plain
+  int64_t d_stride;
+  const void *q_panels, *d_panels;  // q and d_out packed as values of `count` rows
+  const double *lse, *delta;        // delta: sum of d_out * output, less the gradient of lse
+  double kept;                      // what a weight that is not dropped is multiplied by
+  bool finite;                      // all of q, d_out, K and V are
+  void *dq_sum, *dk_sum, *dv_sum;   // of q's rows; of the chunk's keys
+  int64_t dq_stride, dk_stride, dv_stride;
+  char* const* d_bias;  // for each row, its gradients of the chunk's first key on; or null
+  int64_t d_bias_step;  // bytes
+  bool d_bias_double;
+  bool scores_only;               // dq, dk and dv are not wanted
+  uint8_t* live;                  // count x kMostKeys of scratch
+  void *scores, *grads, *slopes;  // count x score_stride each; slopes one row
+  int64_t score_stride;
+};
+
 struct AttentionKernels {
   int64_t panel, width;  // columns of a packed panel, lanes of a vector
+  int64_t group;         // scores gone through at a time, whole panels: score_stride is a multiple
   int64_t size;          // of an element that products are made of
   void (*pack_q)(const char* row, int64_t step, int64_t d, void* to);
-  void (*pack_k)(const char* p, int64_t row, int64_t step, int64_t n, int64_t d, void* to);
-  bool (*pack_v)(const char* p, int64_t row, int64_t step, int64_t n, int64_t d, void* to);
+  // Keys as columns: panels of `panel` keys, each d x panel, the last filled up with zeros.
+  void (*pack_k[kStored])(const AttentionKeys& keys, int64_t from, int64_t n, int64_t d, void* to);
+  // Values as they are: panels of `panel` features, each n x panel. True where all of them are finite.
+  bool (*pack_v[kStored])(const AttentionKeys& values, int64_t from, int64_t n, int64_t d, void* to);
   void (*block)(const AttentionBlock&);
+  void (*gradient)(const AttentionGradient&);
   void (*merge)(AttentionState* a, void* a_o, const AttentionState* b, const void* b_o, int64_t width);
+  // n numbers of products * by, in the operands' format or as they are, `step` bytes apart.
   void (*finish)(const void* row, double by, int64_t n, char* to, int64_t step);
+  void (*finish_wide)(const void* row, double by, int64_t n, char* to, int64_t step);
+  double (*dot)(const char* a, int64_t a_step, const char* b, int64_t b_step, int64_t n);
+  void (*add)(void* to, const void* from, int64_t n);  // to += from
 };
 
 // By name of the instruction set and Dtype.
 const AttentionKernels& attention_kernels_of(const Isa& isa, Dtype dtype);
+
+// The number of dropout that a key has in a row: uniform in 32 bits. One mixing of (row, key), made to be cheap in
+// vectors; `dice` comes from seed, batch, head and query.
+static inline __attribute__((always_inline)) uint32_t attention_die(const uint32_t (&dice)[2], uint32_t key) {
+  uint32_t x = key * 0x9e3779b9u + dice[0];
+  x = (x ^ x >> 16) * 0x7feb352du;
+  x = ((x ^ x >> 15) + dice[1]) * 0x846ca68bu;
+  return x ^ x >> 16;
+}
 
 }  // namespace osm

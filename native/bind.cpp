@@ -1,8 +1,7 @@
-// The one file that knows Python. Arrays come as addresses, shapes and strides; online_softmax/cpu.py is the only
-// caller.
+// The module of the native core; with bind_attention.cpp the one place that knows Python. Arrays come as addresses,
+// shapes and strides; online_softmax/cpu.py is the only caller.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -11,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "attention.h"
+#include "bind.h"
 #include "driver.h"
 #include "memory.h"
 #include "pool.h"
@@ -20,28 +19,20 @@
 namespace nb = nanobind;
 using osm::Problem;
 
-namespace {
-
-using Longs = std::vector<int64_t>;
-
 const osm::Isa& isa_of(const std::string& name) {
   const osm::Isa* isa = osm::find_isa(name.c_str());
   if (!isa) throw nb::value_error(("isa " + name + " is not to be had on this CPU").c_str());
   return *isa;
 }
 
+namespace {
+
+using Longs = std::vector<int64_t>;
+
 void set_strides(int64_t* to, const Longs& from, int ndim) {
   if ((int)from.size() != ndim) throw nb::value_error("strides and shape differ in length");
   for (int d = 0; d < ndim; ++d) to[d] = from[(size_t)d];
 }
-
-// How a call is to be carried out: (isa, algorithm or -1, fast, threads).
-struct Plan {
-  std::string isa;
-  int algorithm;
-  bool fast;
-  int threads;
-};
 
 Problem make_problem(const Plan& plan, int op, int dtype, const Longs& shape, uint64_t reduced, uintptr_t x,
                      const Longs& xs) {
@@ -75,35 +66,6 @@ void reduce_array(const Plan& plan, int op, int dtype, const Longs& shape, uint6
   if (weights) p.weights = (const char*)weights, set_strides(p.weights_strides, bs, p.ndim);
   nb::gil_scoped_release free;
   osm::run(p);
-}
-
-// Addresses and byte strides of four axes; address 0: not there.
-using Four = std::pair<uintptr_t, Longs>;
-
-osm::AttentionArray four(const Four& a) {
-  osm::AttentionArray array;
-  array.p = (const char*)a.first;
-  if (array.p) set_strides(array.strides, a.second, 4);
-  return array;
-}
-
-// sizes: batch, heads, heads of k, queries, keys, features of q and of v. band: diagonal, then left and right
-// distances, negative for no limit.
-void attention_array(const Plan& plan, int dtype, const Longs& sizes, const Four& q, const Four& k, const Four& v,
-                     const Four& o, const Four& mask, const Four& bias, double scale, double softcap, const Longs& band,
-                     uintptr_t slopes, uintptr_t sinks, uintptr_t lse, bool single) {
-  if (sizes.size() != 7 || band.size() != 3) throw nb::value_error("seven sizes and three limits");
-  osm::AttentionProblem p;
-  p.dtype = (osm::Dtype)dtype, p.isa = &isa_of(plan.isa), p.threads = plan.threads;
-  p.batch = sizes[0], p.heads = sizes[1], p.groups = sizes[2], p.queries = sizes[3], p.keys = sizes[4];
-  p.d = sizes[5], p.dv = sizes[6];
-  p.q = four(q), p.k = four(k), p.v = four(v), p.o = four(o), p.mask = four(mask), p.bias = four(bias);
-  p.scale = scale, p.softcap = softcap, p.diagonal = band[0];
-  if (band[1] >= 0) p.left = band[1];
-  if (band[2] >= 0) p.right = band[2];
-  p.slopes = (const double*)slopes, p.sinks = (const double*)sinks, p.lse = (void*)lse, p.single = single;
-  nb::gil_scoped_release free;
-  osm::run_attention(p);
 }
 
 void topk_array(const Plan& plan, int dtype, const Longs& shape, int axis, uintptr_t x, const Longs& xs, int64_t k,
@@ -308,7 +270,7 @@ NB_MODULE(_core, m) {
   m.def("map_array", &map_array);
   m.def("reduce_array", &reduce_array);
   m.def("topk_array", &topk_array);
-  m.def("attention_array", &attention_array);
+  bind_attention(m);
   m.def("normalize_array", &normalize_array);
   m.def("exp_array", &exp_array);
   m.def("set_cached_limit",

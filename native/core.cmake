@@ -4,7 +4,8 @@ find_package(Threads REQUIRED)
 set(CORE_DIR ${CMAKE_CURRENT_LIST_DIR})
 add_library(online_softmax_core STATIC
   ${CORE_DIR}/dispatch.cpp ${CORE_DIR}/driver.cpp ${CORE_DIR}/run_rows.cpp ${CORE_DIR}/run_cols.cpp
-  ${CORE_DIR}/run_masked.cpp ${CORE_DIR}/run_packed.cpp ${CORE_DIR}/run_attention.cpp ${CORE_DIR}/pool.cpp ${CORE_DIR}/memory.cpp
+  ${CORE_DIR}/run_masked.cpp ${CORE_DIR}/run_packed.cpp ${CORE_DIR}/run_attention.cpp ${CORE_DIR}/run_attention_gradient.cpp
+  ${CORE_DIR}/pool.cpp ${CORE_DIR}/memory.cpp
   ${CORE_DIR}/isa/scalar.cpp ${CORE_DIR}/isa/scalar_attention.cpp)
 target_include_directories(online_softmax_core PUBLIC ${CORE_DIR})
 target_link_libraries(online_softmax_core PUBLIC Threads::Threads)

@@ -5,13 +5,9 @@
 // for all of them. Keys are cut into segments of kKeySegment wherever they lie, each with a state of its own, merged
 // from left to right: so a row's bits depend on neither the threads nor the batch, and few rows over many keys can be
 // shared out by segments.
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <limits>
 #include <vector>
 
-#include "attention.h"
+#include "attention_plan.h"
 #include "pool.h"
 #include "state.h"
 
@@ -43,84 +39,91 @@ const AttentionKernels& attention_kernels_of(const Isa& isa, Dtype dtype) {
   return all[(int)dtype];
 }
 
+void attention_keep(double drop, uint64_t seed, int64_t batch, int64_t head, int64_t query, int64_t first, int64_t keys,
+                    uint8_t* keep) {
+  uint32_t dice[2];
+  throw_dice(seed, batch, head, query, dice);
+  for (int64_t j = 0; j < keys; ++j) keep[j] = attention_die(dice, (uint32_t)(first + j)) >= drop_below(drop);
+}
+
 namespace {
 
-constexpr int64_t kTile = 48;
 constexpr int64_t kTiles = 16;
 constexpr int64_t kKeySegment = 4096;
-constexpr double kEmpty = -std::numeric_limits<double>::infinity();
-
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // Sizes that follow from the problem, the same for all its items.
 struct Plan {
   const AttentionProblem& p;
   const AttentionKernels& kernels;
-  int64_t share;  // query heads of a head of k
-  int64_t rows;   // of a head of k: share * queries
-  int64_t chunk;  // keys packed at a time
+  int64_t chunk;  // keys that meet a tile at a time
   int64_t width;  // of a row of O: dv filled up to whole vectors
-  int64_t items;  // of a head of k
-  int64_t segments;
 
   explicit Plan(const AttentionProblem& problem)
       : p(problem), kernels(attention_kernels_of(*problem.isa, problem.dtype)) {
-    share = p.heads / p.groups;
-    rows = share * p.queries;
     // K and V of a chunk take 128 KiB each at most: half of a second-level cache with the scores beside them.
     const int64_t fits = (128 << 10) / (kernels.size * std::max<int64_t>(1, std::max(p.d, p.dv)));
-    chunk = std::clamp(fits / kernels.panel * kernels.panel, kernels.panel, std::min(kMostKeys, kKeySegment));
+    chunk = std::clamp(fits / kernels.group * kernels.group, kernels.group, kMostKeys);
     width = round_up(std::max<int64_t>(1, p.dv), kernels.width);
-    items = (rows + kTile * kTiles - 1) / (kTile * kTiles);
-    segments = std::max<int64_t>(1, (p.keys + kKeySegment - 1) / kKeySegment);
-  }
-  int64_t lo(int64_t query) const {
-    return p.left == INT64_MAX ? 0 : std::clamp<int64_t>(query + p.diagonal - p.left, 0, p.keys);
-  }
-  int64_t hi(int64_t query) const {
-    return p.right == INT64_MAX ? p.keys : std::clamp<int64_t>(query + p.diagonal + p.right + 1, 0, p.keys);
   }
 };
 
-struct Carved {  // scratch, piece by piece
-  char* at;
-  template <class T = char>
-  T* take(int64_t bytes) {
-    char* here = at;
-    at += round_up(bytes, 64);
-    return (T*)here;
-  }
+struct Work {  // rows [first, first + count) of a head of k
+  int64_t batch, group, first, count, segments;
 };
+
+// The long ones first: in a causal triangle these are the last rows.
+std::vector<Work> works(const AttentionProblem& p) {
+  std::vector<Work> all;
+  constexpr int64_t most = kTile * kTiles;
+  for (int64_t b = 0; b < p.batch; ++b)
+    for (int64_t g = 0; g < p.groups; ++g) {
+      const HeadRows rows(p, b, g);
+      const int64_t segments = std::max<int64_t>(1, (rows.keys() + kKeySegment - 1) / kKeySegment);
+      for (int64_t first = (rows.count() - 1) / most * most; rows.count() && first >= 0; first -= most)
+        all.push_back({b, g, first, std::min(rows.count() - first, most), segments});
+    }
+  return all;
+}
 
 // One item: tiles of one head of k, over one segment after the other.
 class Item {
  public:
-  Item(const Plan& plan, int64_t which) : plan_(plan), p_(plan.p), kernels_(plan.kernels) {
-    batch_ = which / plan.items / p_.groups, group_ = which / plan.items % p_.groups;
-    first_ = which % plan.items * kTile * kTiles;
-    count_ = std::min(plan.rows - first_, kTile * kTiles);
-    const int64_t size = kernels_.size, panels_k = round_up(plan.chunk, kernels_.panel);
-    const int64_t parts[] = {count_ * p_.d * size,
-                             count_ * plan.width * size,
-                             count_ * plan.width * size,
-                             panels_k * p_.d * size,
-                             plan.chunk * round_up(p_.dv, kernels_.panel) * size,
-                             kTile * panels_k * size,
-                             count_ * (int64_t)sizeof(AttentionState),
-                             count_ * (int64_t)sizeof(AttentionState)};
+  Item(const Plan& plan, const Work& work)
+      : plan_(plan),
+        p_(plan.p),
+        kernels_(plan.kernels),
+        work_(work),
+        rows_(p_, work.batch, work.group),
+        streamed_(work.count <= kTile) {
+    const int64_t size = kernels_.size, count = work.count,
+                  panels = round_up(std::max<int64_t>(p_.dv, 1), kernels_.panel);
+    const int64_t k_bytes = (streamed_ ? std::max(kernels_.panel * p_.d, kPiece * panels) : plan.chunk * p_.d) * size;
+    const int64_t parts[] = {count * p_.d * size,
+                             count * plan.width * size,
+                             count * plan.width * size,
+                             k_bytes,
+                             streamed_ ? 0 : plan.chunk * panels * size,
+                             kTile * plan.chunk * size,
+                             kTile * kMostKeys,
+                             count * (int64_t)sizeof(AttentionState),
+                             count * (int64_t)sizeof(AttentionState),
+                             2 * kMostKeys * (int64_t)sizeof(const char*)};
     int64_t bytes = 0;
     for (const int64_t part : parts) bytes += round_up(part, 64);
     Carved scratch{thread_scratch(bytes)};
     q_ = scratch.take(parts[0]), o_ = scratch.take(parts[1]), part_o_ = scratch.take(parts[2]);
     k_ = scratch.take(parts[3]), v_ = scratch.take(parts[4]), scores_ = scratch.take(parts[5]);
-    states_ = scratch.take<AttentionState>(parts[6]), part_states_ = scratch.take<AttentionState>(parts[7]);
-    for (int64_t r = 0; r < count_; ++r) kernels_.pack_q(row_of(p_.q, r), p_.q.strides[3], p_.d, q_ + r * p_.d * size);
+    live_ = scratch.take<uint8_t>(parts[6]);
+    states_ = scratch.take<AttentionState>(parts[7]), part_states_ = scratch.take<AttentionState>(parts[8]);
+    key_rows_ = scratch.take<const char*>(parts[9]), value_rows_ = key_rows_ + kMostKeys;
+    for (int64_t r = 0; r < count; ++r)
+      kernels_.pack_q(rows_.at(p_.q, work.first + r), p_.q.strides[3], p_.d, q_ + r * p_.d * size);
   }
 
   // All keys, and the results put down.
   void whole() {
     clear(states_, o_);
-    for (int64_t s = 0; s < plan_.segments; ++s) {
+    for (int64_t s = 0; s < work_.segments; ++s) {
       if (s == 0) {
         over(s, states_, o_);
       } else {
@@ -138,136 +141,130 @@ class Item {
   }
   // What part() left of all segments, merged and put down.
   void join(const AttentionState* states, const char* o) {
-    const int64_t bytes = count_ * plan_.width * kernels_.size;
-    std::copy(states, states + count_, states_);
+    const int64_t bytes = work_.count * plan_.width * kernels_.size;
+    std::copy(states, states + work_.count, states_);
     std::copy(o, o + bytes, o_);
-    for (int64_t s = 1; s < plan_.segments; ++s) add(states + s * count_, o + s * bytes);
+    for (int64_t s = 1; s < work_.segments; ++s) add(states + s * work_.count, o + s * bytes);
     finish();
   }
-  int64_t count() const { return count_; }
 
  private:
-  int64_t head(int64_t r) const { return group_ * plan_.share + (first_ + r) / p_.queries; }
-  int64_t query(int64_t r) const { return (first_ + r) % p_.queries; }
-  const char* row_of(const AttentionArray& a, int64_t r) const {
-    return a.p + batch_ * a.strides[0] + head(r) * a.strides[1] + query(r) * a.strides[2];
-  }
   void clear(AttentionState* states, char* o) const {
-    std::fill(states, states + count_, AttentionState{kEmpty, 0});
-    std::fill(o, o + count_ * plan_.width * kernels_.size, 0);
+    std::fill(states, states + work_.count, AttentionState{kEmpty, 0});
+    std::fill(o, o + work_.count * plan_.width * kernels_.size, 0);
   }
   void add(const AttentionState* states, const char* o) {
     const int64_t stride = plan_.width * kernels_.size;
-    for (int64_t r = 0; r < count_; ++r)
+    for (int64_t r = 0; r < work_.count; ++r)
       kernels_.merge(states_ + r, o_ + r * stride, states + r, o + r * stride, plan_.width);
   }
 
-  AttentionRow rule(int64_t r, int64_t key, int64_t n) const {
-    const int64_t i = query(r);
-    AttentionRow row{};
-    row.lo = std::clamp<int64_t>(plan_.lo(i) - key, 0, n), row.hi = std::clamp<int64_t>(plan_.hi(i) - key, row.lo, n);
-    if (p_.mask.p) row.mask = (const uint8_t*)row_of(p_.mask, r) + key * p_.mask.strides[3];
-    if (p_.bias.p) row.bias = row_of(p_.bias, r) + key * p_.bias.strides[3];
-    row.mask_step = p_.mask.strides[3], row.bias_step = p_.bias.strides[3];
-    if (p_.slopes) row.slope = p_.slopes[batch_ * p_.heads + head(r)];
-    row.away = key - i - p_.diagonal;
-    return row;
-  }
-  // Whether any of the row's keys may count: a mask of zeros alone leaves the whole chunk out.
-  bool sees(const AttentionRow& row) const {
-    if (row.lo >= row.hi) return false;
-    if (!row.mask) return true;
-    for (int64_t j = row.lo; j < row.hi; ++j)
-      if (row.mask[j * row.mask_step]) return true;
-    return false;
-  }
-
   void over(int64_t segment, AttentionState* states, char* o) {
-    const int64_t end = std::min(p_.keys, (segment + 1) * kKeySegment);
+    const int64_t end = std::min(rows_.keys(), (segment + 1) * kKeySegment);
     for (int64_t key = segment * kKeySegment; key < end; key += plan_.chunk)
       chunk(key, std::min(plan_.chunk, end - key), states, o);
   }
 
   void chunk(int64_t key, int64_t n, AttentionState* states, char* o) {
-    bool packed = false, finite = true;
-    for (int64_t t = 0; t < count_; t += kTile) {
-      const int64_t rows = std::min(kTile, count_ - t);
+    bool met = false, finite = true;
+    for (int64_t t = 0; t < work_.count; t += kTile) {
+      const int64_t count = std::min(kTile, work_.count - t);
       AttentionRow rules[kTile];
-      bool any = false;
-      for (int64_t r = 0; r < rows; ++r) {
-        rules[r] = rule(t + r, key, n);
-        any = any || sees(rules[r]);
-      }
-      if (!any) continue;
-      if (!packed) {
-        const auto at = [&](const AttentionArray& a) {
-          return a.p + batch_ * a.strides[0] + group_ * a.strides[1] + key * a.strides[2];
-        };
-        kernels_.pack_k(at(p_.k), p_.k.strides[2], p_.k.strides[3], n, p_.d, k_);
-        finite = kernels_.pack_v(at(p_.v), p_.v.strides[2], p_.v.strides[3], n, p_.dv, v_);
-        packed = true;
-      }
       AttentionBlock b{};
-      b.count = (int)rows, b.keys = n, b.d = p_.d, b.dv = p_.dv;
+      if (!rows_.near(work_.first + t, count, key, n)) continue;
+      if (!rows_.rules(work_.first + t, count, key, n, rules, b.from, b.to)) continue;
+      b.from = b.from / kernels_.group * kernels_.group;
+      const AttentionKeys keys{key_rows_, p_.k.strides[3]}, values{value_rows_, p_.v.strides[3]};
+      const auto pack_k = kernels_.pack_k[(int)p_.stored];
+      const auto pack_v = kernels_.pack_v[(int)p_.stored];
+      if (!met) {
+        rows_.addresses(p_.k, key, n, key_rows_), rows_.addresses(p_.v, key, n, value_rows_);
+        if (!streamed_) pack_k(keys, 0, n, p_.d, k_), finite = pack_v(values, 0, n, p_.dv, v_);
+        met = true;
+      }
+      b.count = (int)count, b.d = p_.d, b.dv = p_.dv;
       b.q = q_ + t * p_.d * kernels_.size, b.q_stride = p_.d;
-      b.k = k_, b.v = v_, b.scale = p_.scale, b.softcap = p_.softcap, b.finite = finite;
-      b.rows = rules, b.states = states + t;
+      b.scale = rows_.scale(), b.softcap = p_.softcap, b.rows = rules;
+      b.drop = p_.drop > 0 ? drop_below(p_.drop) : 0, b.first_key = key;
+      if (streamed_)
+        b.keys = keys, b.values = values, b.pack_k = pack_k, b.pack_v = pack_v, b.room = k_;
+      else
+        b.k = k_, b.v = v_, b.packed = n, b.finite = finite;
+      b.live = live_, b.states = states + t;
       b.o = o + t * plan_.width * kernels_.size, b.o_stride = plan_.width;
-      b.scores = scores_, b.score_stride = round_up(plan_.chunk, kernels_.panel);
+      b.scores = scores_, b.score_stride = plan_.chunk;
       kernels_.block(b);
     }
   }
 
   void finish() {
-    for (int64_t r = 0; r < count_; ++r) {
+    for (int64_t r = 0; r < work_.count; ++r) {
+      const int64_t row = work_.first + r;
       AttentionState s = states_[r];
       double by = 1 / s.sum, lse = s.pivot + std::log(s.sum);
       if (s.sum == 0) by = 0, lse = kEmpty;
       if (p_.sinks) {
-        const State all =
-            merge({lse, lse == kEmpty ? 0.0 : 1.0}, {p_.sinks[head(r)], p_.sinks[head(r)] == kEmpty ? 0.0 : 1.0});
+        const double sink = p_.sinks[rows_.head(row)];
+        const State all = merge({lse, lse == kEmpty ? 0.0 : 1.0}, {sink, sink == kEmpty ? 0.0 : 1.0});
         const double with = all.s == 0 ? kEmpty : all.m + std::log(all.s);
         if (lse != kEmpty) by *= std::exp(lse - with);
         lse = with;
       }
-      kernels_.finish(o_ + r * plan_.width * kernels_.size, by, p_.dv, (char*)row_of(p_.o, r), p_.o.strides[3]);
-      if (!p_.lse) continue;
-      const int64_t at = (batch_ * p_.heads + head(r)) * p_.queries + query(r);
+      by *= rows_.v_scale() / (1 - p_.drop);
+      (p_.wide ? kernels_.finish_wide : kernels_.finish)(o_ + r * plan_.width * kernels_.size, by, p_.dv,
+                                                         (char*)rows_.at(p_.o, row), p_.o.strides[3]);
+      if (!p_.lse.p) continue;
+      char* at = (char*)rows_.at(p_.lse, row);
       if (p_.single)
-        ((float*)p_.lse)[at] = (float)lse;
+        *(float*)at = (float)lse;
       else
-        ((double*)p_.lse)[at] = lse;
+        *(double*)at = lse;
     }
   }
 
   const Plan& plan_;
   const AttentionProblem& p_;
   const AttentionKernels& kernels_;
-  int64_t batch_, group_, first_, count_;
+  const Work work_;
+  const HeadRows rows_;
+  const bool streamed_;  // few rows: keys and values are packed piece by piece on the way
   char *q_, *o_, *part_o_, *k_, *v_, *scores_;
+  uint8_t* live_;
   AttentionState *states_, *part_states_;
+  const char **key_rows_, **value_rows_;
 };
 
 }  // namespace
 
 void run_attention(const AttentionProblem& problem) {
   const Plan plan(problem);
-  const int64_t items = problem.batch * problem.groups * plan.items;
-  if (items >= 2 * problem.threads || plan.segments == 1 || problem.threads == 1) {
-    parallel_for(items, problem.threads, [&](int64_t i) { Item(plan, i).whole(); });
+  const std::vector<Work> all = works(problem);
+  const int64_t items = (int64_t)all.size();
+  int64_t segments = 0;
+  for (const Work& work : all) segments = std::max(segments, work.segments);
+  if (items >= 2 * problem.threads || segments <= 1 || problem.threads == 1) {
+    parallel_for(items, problem.threads, [&](int64_t i) { Item(plan, all[(size_t)i]).whole(); });
     return;
   }
-  const int64_t most = std::min(plan.rows, kTile * kTiles), row = plan.width * plan.kernels.size;
-  std::vector<AttentionState> states((size_t)(items * plan.segments * most));
-  std::vector<char> o((size_t)(items * plan.segments * most * row));
-  parallel_for(items * plan.segments, problem.threads, [&](int64_t i) {
-    const int64_t which = i / plan.segments, segment = i % plan.segments;
-    Item item(plan, which);
-    const int64_t at = which * plan.segments * most + segment * item.count();
-    item.part(segment, states.data() + at, o.data() + at * row);
+  // Few items over many keys: their segments are shared out.
+  struct Part {
+    int64_t item, segment, at;  // at: of its first state
+  };
+  std::vector<Part> parts;
+  int64_t states_needed = 0;
+  for (int64_t i = 0; i < items; ++i)
+    for (int64_t s = 0; s < all[(size_t)i].segments; ++s, states_needed += all[(size_t)i].count)
+      parts.push_back({i, s, states_needed});
+  const int64_t row = plan.width * plan.kernels.size;
+  std::vector<AttentionState> states((size_t)states_needed);
+  std::vector<char> o((size_t)(states_needed * row));
+  parallel_for((int64_t)parts.size(), problem.threads, [&](int64_t i) {
+    const Part& part = parts[(size_t)i];
+    Item(plan, all[(size_t)part.item]).part(part.segment, states.data() + part.at, o.data() + part.at * row);
   });
-  parallel_for(items, problem.threads, [&](int64_t i) {
-    Item(plan, i).join(states.data() + i * plan.segments * most, o.data() + i * plan.segments * most * row);
+  parallel_for((int64_t)parts.size(), problem.threads, [&](int64_t i) {
+    const Part& part = parts[(size_t)i];
+    if (part.segment == 0) Item(plan, all[(size_t)part.item]).join(states.data() + part.at, o.data() + part.at * row);
   });
 }
 

@@ -5,29 +5,26 @@ The tolerance is that of the conformance kit, the rounding bound of attention in
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import FORMATS, assert_same_bits
+from attention_cases import (
+    INF,
+    NAN,
+    SHORT,
+    chosen,
+    every_isa,
+    of_reference,
+    operands,
+    optional_operands,
+    pairs,
+)
+from helpers import assert_same_bits
 
 import online_softmax as osm
-from online_softmax import cpu, reference
+from online_softmax import reference
 from online_softmax.conformance.tolerance import tolerance
-
-INF, NAN = np.inf, np.nan
-SHORT = {dtype.name: dtype for dtype in FORMATS.values()}
-every_isa = pytest.mark.parametrize("isa", cpu.isas())
-
-
-def operands(
-    heads: int, groups: int, queries: int, keys: int, d: int, dv: int, dtype: str = "float32", batch: int = 2
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(heads * 1000 + queries * 100 + keys + d)
-    shapes = ((batch, heads, queries, d), (batch, groups, keys, d), (batch, groups, keys, dv))
-    q, k, v = (rng.standard_normal(shape).astype(SHORT[dtype]) for shape in shapes)
-    return q, k, v
 
 
 def hold(
@@ -68,37 +65,12 @@ def test_more_tiles_and_segments_than_one(isa: str) -> None:
     hold(*operands(2, 1, 2, 9000, 16, 16, batch=1), isa=isa)  # three segments of keys
 
 
-OPTIONS: dict[str, Any] = {
-    "causal": {"causal": True},
-    "upper left": {"causal": True, "causal_align": "upper_left"},
-    "window": {"window": (3, 2)},
-    "left window": {"window": (0, None)},
-    "softcap": {"softcap": 1.5},
-    "scale": {"scale": -0.3},
-    "mask": {"mask": np.random.default_rng(1).random((2, 4, 9, 21)) < 0.6},
-    "padding mask": {"mask": np.arange(21) < 13},
-    "bias": {"bias": np.random.default_rng(2).standard_normal((1, 4, 9, 21))},
-    "bias of -inf": {"bias": np.where(np.arange(21) % 3, 0.25, -INF)},
-    "sinks": {"sinks": np.array([0.5, -30.0, 40.0, -INF])},
-    "slopes": {"alibi_slopes": np.array([0.5, 0.25, 0.125, 0.0625])},
-}
-
-
-def pairs() -> list[Any]:
-    chosen = [(name,) for name in OPTIONS] + list(itertools.combinations(OPTIONS, 2))
-    return [
-        pytest.param(names, id=" + ".join(names))
-        for names in chosen
-        if len({key for name in names for key in OPTIONS[name]}) == sum(len(OPTIONS[name]) for name in names)
-    ]
-
-
 @pytest.mark.parametrize("names", pairs())
 def test_options_alone_and_in_pairs(names: tuple[str, ...]) -> None:
-    options = {key: value for name in names for key, value in OPTIONS[name].items()}
-    q, k, v = operands(4, 2, 9, 21, 8, 5)
+    options = chosen(names)
+    q, k, v = optional_operands("float32")
     made = osm.attention(q, k, v, return_lse=True, **options)
-    right = reference.attention(q, k, v, return_lse=True, **options)
+    right = reference.attention(q, k, v, return_lse=True, **of_reference(options, (2, 4, 9, 21)))
     for got, truth in zip(made, right, strict=True):
         finite = np.isfinite(truth)
         np.testing.assert_array_equal(got[~finite], truth[~finite])
@@ -219,6 +191,13 @@ def test_bits_depend_on_the_query_alone(isa: str, dtype: str) -> None:
         ({"layout": "SBHD"}, ValueError, "layout is 'SBHD'"),
         ({"sinks": np.zeros(3)}, ValueError, r"sinks has shape \(3,\): \(4,\) would do"),
         ({"alibi_slopes": np.zeros((4, 2))}, ValueError, r"alibi_slopes has shape \(4, 2\)"),
+        ({"dropout_p": 1.0}, ValueError, "dropout_p is 1.0: at least 0 and below 1"),
+        ({"dropout_p": -0.1}, ValueError, "dropout_p is -0.1"),
+        ({"seed": -1}, ValueError, "seed is -1: a whole number"),
+        ({"seed": 0.5}, TypeError, "seed is 0.5: a whole number"),
+        ({"return_lse": 1}, TypeError, "return_lse"),
+        ({"return_lse": True, "return_state": True}, ValueError, "return_lse and return_state"),
+        ({"return_state": True, "sinks": np.zeros(4)}, ValueError, "sinks with return_state"),
         ({"isa": "mmx"}, ValueError, "isa is 'mmx'"),
         ({"threads": 0}, ValueError, "threads is 0"),
     ],

@@ -16,11 +16,14 @@ PACKAGE = "online_softmax"
 # Of : `traffic`, what is pure arithmetic on caches has a lower place of its own: `cpu` chooses algorithms by
 # it.
 LAYERS = (
-    ("_core", "extras", "host", "wire", "numerics", "reference"),
-    ("state",),
+    ("_core", "extras", "host", "wire", "numerics", "reference", "attention_tiles"),
+    ("state", "attention_derivatives"),
+    ("attention_formats",),
+    ("attention_state",),
     ("ops", "distributed", "streaming", "traffic.count"),
     ("traffic.cache",),
     ("cpu", "gpu"),
+    ("cpu_attention",),
     ("frontends",),
     ("traffic", "conformance", "exercise"),
     ("report",),
@@ -39,10 +42,14 @@ ONLY = {
     "state": {"wire"},
     "distributed": {"state"},
     "streaming": {"state"},
+    "attention_formats": {"state", "wire"},
+    "attention_tiles": set(),
+    "attention_derivatives": {"attention_tiles"},
+    "attention_state": {"attention_formats", "state"},
 }
 #: Parts that may load the native module: its face, the small-call way of the NumPy front end, what times the
 #: hardware.
-CORE_USERS = {"cpu", "frontends", "traffic"}
+CORE_USERS = {"cpu", "cpu_attention", "frontends", "traffic"}
 #: Frameworks a caller may not have: only these parts name them, and never when the package is imported.
 OPTIONAL = {
     "torch",
@@ -209,7 +216,14 @@ def test_the_reference_and_the_bounds_need_nothing_but_arrays() -> None:
         "ml_dtypes",
     }
     for name, path in modules().items():
-        if name.split(".")[0] in {"reference", "numerics", "state", "wire"}:
+        if name.split(".")[0] in {
+            "reference",
+            "numerics",
+            "state",
+            "wire",
+            "attention_formats",
+            "attention_state",
+        }:
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Import):
                     assert {a.name.split(".")[0] for a in node.names} <= allowed, name

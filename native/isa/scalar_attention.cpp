@@ -23,6 +23,11 @@ namespace {
 // Accumulators of the small matrix products: kTileRows x kTileVectors registers, with room for the factors beside them.
 constexpr int kTileRows = 2, kTileVectors = 4;
 OSM_INLINE F32 div(F32 a, F32 b) { return {a.v / b.v}; }
+template <class V>
+OSM_INLINE void transpose(V (&)[1]) {}
+#include "../attention_pack.inl.h"
+#include "../attention_scores.inl.h"
+#include "../attention_gradient.inl.h"
 #include "../attention.inl.h"
 // clang-format on
 

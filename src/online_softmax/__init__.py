@@ -5,28 +5,47 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .attention_state import AttentionState, merge_attention_vjp
     from .cpu import info
-    from .frontends.attention import Attention, attention
+    from .frontends.attention import (
+        Attention,
+        AttentionGradients,
+        attention,
+        attention_backward,
+        dropout_mask,
+    )
     from .frontends.numpy import SoftmaxState, TopK, log_softmax, logsumexp, softmax, softmax_topk
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Attention",
+    "AttentionGradients",
+    "AttentionState",
     "SoftmaxState",
     "TopK",
     "__version__",
     "attention",
+    "attention_backward",
+    "dropout_mask",
     "info",
     "log_softmax",
     "logsumexp",
+    "merge_attention_vjp",
     "softmax",
     "softmax_topk",
 ]
 
 
 #: Where names lie that are not in the NumPy front end.
-_HOMES = {"info": ".cpu", "Attention": ".frontends.attention", "attention": ".frontends.attention"}
+_HOMES = {
+    "info": ".cpu",
+    **dict.fromkeys(("AttentionState", "merge_attention_vjp"), ".attention_state"),
+    **dict.fromkeys(
+        ("Attention", "AttentionGradients", "attention", "attention_backward", "dropout_mask"),
+        ".frontends.attention",
+    ),
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -40,4 +59,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -137,7 +137,7 @@ def variants() -> tuple[str, ...]:
     )
 
 
-def _plan(isa: str | None, algorithm: str, threads: int | None, precision: str) -> _core.Plan:
+def plan_of(isa: str | None, algorithm: str, threads: int | None, precision: str) -> _core.Plan:
     defaults = _DEFAULTS.checked()
     if isa is None:
         isa = defaults.isa
@@ -158,7 +158,7 @@ def _plan(isa: str | None, algorithm: str, threads: int | None, precision: str) 
     return _core.Plan(isa, _ALGORITHM[chosen], precision == "fast", min(int(threads), 1024))
 
 
-def _address(a: Array) -> int:
+def address(a: Array) -> int:
     return int(a.__array_interface__["data"][0])
 
 
@@ -167,7 +167,7 @@ def _mask(axes: tuple[int, ...]) -> int:
 
 
 def _optional(a: Array | None) -> tuple[int, Any]:
-    return (0, _NO_STRIDES) if a is None else (_address(a), a.strides)
+    return (0, _NO_STRIDES) if a is None else (address(a), a.strides)
 
 
 def _left(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
@@ -238,10 +238,10 @@ def softmax(
     Cost: see `online_softmax.traffic.model`; scratch of at most about 1 MiB a thread (the row, where a mask,
     a strided multi-axis reduction or a teaching algorithm needs it gathered).
     """
-    plan = _plan(isa, algorithm, threads, precision)
+    plan = plan_of(isa, algorithm, threads, precision)
     op = _OP["log_softmax" if log else "softmax"]
     _core.map_array(
-        plan, op, _CODE[x.dtype], x.shape, _mask(axes), _address(x), x.strides, _address(out), out.strides,
+        plan, op, _CODE[x.dtype], x.shape, _mask(axes), address(x), x.strides, address(out), out.strides,
         *_optional(where),
     )  # fmt: skip
 
@@ -259,8 +259,8 @@ def _reduce(
     first = np.empty(shape, dtype)
     second = np.empty(shape, dtype) if op == "state" or b is not None else None
     _core.reduce_array(
-        plan, _OP[op], _CODE[x.dtype], x.shape, _mask(axes), _address(x), x.strides,
-        _address(first), 0 if second is None else _address(second), dtype != np.float64,
+        plan, _OP[op], _CODE[x.dtype], x.shape, _mask(axes), address(x), x.strides,
+        address(first), 0 if second is None else address(second), dtype != np.float64,
         *_optional(where), *_optional(b),
     )  # fmt: skip
     return first, second
@@ -294,7 +294,7 @@ def logsumexp(
 
     Cost: one read of x.
     """
-    return _reduce("logsumexp", x, axes, _plan(isa, algorithm, threads, "exact"), where, _doubles(b))
+    return _reduce("logsumexp", x, axes, plan_of(isa, algorithm, threads, "exact"), where, _doubles(b))
 
 
 def sign_of(lse: Array) -> Array:
@@ -319,7 +319,7 @@ def state(
     with +inf. float64 where x is, else float32. One read of x.
     """
     dtype = np.dtype(np.float64) if wide else None
-    m, s = _reduce("state", x, axes, _plan(isa, "auto", threads, "exact"), where, None, dtype)
+    m, s = _reduce("state", x, axes, plan_of(isa, "auto", threads, "exact"), where, None, dtype)
     assert s is not None  # states have both
     return m, s
 
@@ -332,13 +332,13 @@ def topk(
     Probabilities in x's dtype, int64 places, lse float64 where x is, else float32. Descending by logit, ties
     by the lower place, NaN the largest. One read of x.
     """
-    plan = _plan(isa, "auto", threads, "exact")
+    plan = plan_of(isa, "auto", threads, "exact")
     rows = _left(x.shape, (axis,))
     values, places = np.empty((*rows, k), np.float64), np.empty((*rows, k), np.int64)
     lse = np.empty(rows, np.float64)
     _core.topk_array(
-        plan, _CODE[x.dtype], x.shape, axis, _address(x), x.strides, k,
-        _address(values), _address(places), _address(lse),
+        plan, _CODE[x.dtype], x.shape, axis, address(x), x.strides, k,
+        address(values), address(places), address(lse),
     )  # fmt: skip
     with np.errstate(over="ignore", under="ignore"):
         values = values.astype(x.dtype, copy=False)
@@ -367,50 +367,9 @@ def normalize(
     """
     first, second = np.ascontiguousarray(m, dtype=np.float64), np.ascontiguousarray(s, dtype=np.float64)
     _core.normalize_array(
-        _plan(isa, "online", threads, "exact"), _OP["log_softmax" if log else "softmax"],
-        _CODE[x.dtype], x.shape, _mask(axes), _address(x), x.strides, _address(out), out.strides,
-        _address(first), _address(second),
-    )  # fmt: skip
-
-
-def attention(
-    q: Array,
-    k: Array,
-    v: Array,
-    out: Array,
-    lse: Array,
-    *,
-    scale: float,
-    softcap: float = 0.0,
-    band: tuple[int, int, int] = (0, -1, -1),
-    mask: Array | None = None,
-    bias: Array | None = None,
-    sinks: Array | None = None,
-    slopes: Array | None = None,
-    isa: str | None = None,
-    threads: int | None = None,
-) -> None:
-    """Attention into `out` and `lse`, never forming the scores.
-
-    Args:
-        q, k, v, out: (batch, heads, length, features) of one served dtype, any strides; k and v with the
-            heads that those of q share. `out` is apart from the others.
-        lse: (batch, heads, queries), C-contiguous, float32 or float64.
-        softcap: 0 for none.
-        band: place of query 0 among the keys, then how many keys to the left and to the right of a query's
-            place it sees, -1 for all.
-        mask: bool, bias: float32 (float64 for float64 operands), of the shape of the scores, any strides.
-        sinks: (heads,), slopes: (batch, heads), float64, C-contiguous.
-    """
-    plan = _plan(isa, "auto", threads, "exact")
-    sizes = [*q.shape[:2], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3]]
-    if not math.prod(q.shape[:3]):
-        return
-    of_slopes, of_sinks = (0 if a is None else _address(a) for a in (slopes, sinks))
-    _core.attention_array(
-        plan, _CODE[q.dtype], sizes, _optional(q), _optional(k), _optional(v), _optional(out),
-        _optional(mask), _optional(bias), scale, softcap, band, of_slopes, of_sinks,
-        _address(lse), lse.dtype != np.float64,
+        plan_of(isa, "online", threads, "exact"), _OP["log_softmax" if log else "softmax"],
+        _CODE[x.dtype], x.shape, _mask(axes), address(x), x.strides, address(out), out.strides,
+        address(first), address(second),
     )  # fmt: skip
 
 
@@ -418,8 +377,8 @@ def exp(x: Array, *, isa: str | None = None) -> Array:
     """The kernels' float32 exp, element by element, over the whole range."""
     source = np.ascontiguousarray(x, dtype=np.float32)
     y = np.empty(source.shape, np.float32)
-    _plan(isa, "auto", None, "exact")
-    _core.exp_array(isa or default_isa(), _address(source), _address(y), source.size)
+    plan_of(isa, "auto", None, "exact")
+    _core.exp_array(isa or default_isa(), address(source), address(y), source.size)
     return y
 
 

@@ -268,7 +268,7 @@ class SoftmaxState:
         Raises TypeError or ValueError, naming the argument. Cost: one read of x.
         """
         array = real(x, "x")
-        axes, mask = reduced_axes(axis, array.ndim), _mask(where, array.shape)
+        axes, mask = reduced_axes(axis, array.ndim), mask_of(where, array.shape)
         if not axes:
             # Each entry is a row of its own.
             axes, array, mask = (array.ndim,), array[..., None], None if mask is None else mask[..., None]
@@ -335,7 +335,7 @@ class SoftmaxState:
 
     def _read(self, law: _Law, x: ArrayLike, axis: Axis, where: ArrayLike | None, fill: float) -> Array:
         array = real(x, "x")
-        axes, mask = reduced_axes(axis, array.ndim), _mask(where, array.shape)
+        axes, mask = reduced_axes(axis, array.ndim), mask_of(where, array.shape)
         kept = tuple(n for a, n in enumerate(array.shape) if a not in axes)
         if kept != self.shape:
             would = f"rows of shape {self.shape} would do"
@@ -396,7 +396,7 @@ def _a_state(given: SoftmaxState, name: str) -> SoftmaxState:
     return given
 
 
-def _mask(where: ArrayLike | None, shape: tuple[int, ...]) -> Array | None:
+def mask_of(where: ArrayLike | None, shape: tuple[int, ...]) -> Array | None:
     if where is None:
         return None
     mask = np.asarray(where)

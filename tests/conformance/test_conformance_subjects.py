@@ -176,8 +176,8 @@ def test_variants_are_all_that_this_machine_has() -> None:
 
 def test_a_forced_variant_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    plan = cpu._plan
-    monkeypatch.setattr(cpu, "_plan", lambda *args: asked.append(args[:2]) or plan(*args))
+    plan = cpu.plan_of
+    monkeypatch.setattr(cpu, "plan_of", lambda *args: asked.append(args[:2]) or plan(*args))
     isa = cpu.isas()[-1]
     x = {"x": np.ones((2, 3), np.float32)}
     parse(f"ours:{isa}.three_pass").load().call("softmax", x, {})

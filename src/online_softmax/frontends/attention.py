@@ -1,20 +1,18 @@
-"""Attention of NumPy arrays: documents, checks, routes."""
+"""Attention of NumPy arrays: documents and routes."""
 
 from __future__ import annotations
 
-import math
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import cpu
+from .. import cpu, cpu_attention
+from ..attention_state import AttentionState
+from . import attention_arguments as arguments
 from . import checks
+from .attention_call import Call, Options, described
 
 Array = checks.Array
-LAYOUTS: Final = ("BHSD", "BSHD")
-ALIGNMENTS: Final = ("lower_right", "upper_left")
-#: Features of a head at most.
-MOST_FEATURES: Final = 1024
 
 
 class Attention(NamedTuple):
@@ -24,11 +22,25 @@ class Attention(NamedTuple):
     lse: Array
 
 
+class AttentionGradients(NamedTuple):
+    """Gradients of the operands of `attention`, in their formats and shapes."""
+
+    q: Array
+    k: Array
+    v: Array
+    #: None where it was not asked for.
+    bias: Array | None
+    #: None where no sinks were given.
+    sinks: Array | None
+
+
 def attention(
     q: Any, k: Any, v: Any, *, mask: Any = None, bias: Any = None, scale: Any = None, causal: Any = False,
     causal_align: str = "lower_right", window: Any = None, softcap: Any = None, sinks: Any = None,
-    alibi_slopes: Any = None, return_lse: Any = False, layout: str = "BHSD", isa: str | None = None,
-    threads: int | None = None,
+    alibi_slopes: Any = None, dropout_p: Any = 0.0, seed: Any = 0, cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None, seqlens_k: Any = None, block_table: Any = None, k_scale: Any = None,
+    v_scale: Any = None, return_lse: Any = False, return_state: Any = False, layout: str = "BHSD",
+    isa: str | None = None, threads: int | None = None,
 ) -> Any:  # fmt: skip
     """softmax(scale * q k^T) v, a chunk of keys at a time: the matrix of scores is never there.
 
@@ -38,7 +50,8 @@ def attention(
     Args:
         q: (batch, heads, queries, d), or without batch, or without batch and heads.
         k, v: (batch, key heads, keys, d) and (batch, key heads, keys, d of the output), in q's format. A
-            multiple of key heads are query heads: head h of q uses head h // (heads // key heads).
+            multiple of key heads are query heads: head h of q uses head h // (heads // key heads). Both may
+            be float8_e4m3fn, float8_e5m2 or int8 instead, see k_scale.
         mask: bool, broadcastable to (batch, heads, queries, keys): True takes part. Where it is False neither
             key nor value is read into arithmetic.
         bias: real, broadcastable likewise, added to the scores; -inf is a mask.
@@ -48,191 +61,170 @@ def attention(
         softcap: scores become softcap * tanh(score / softcap).
         sinks: (heads,) logits with a value of 0, which take their share of the sum.
         alibi_slopes: (heads,) or (batch, heads): slope * distance is subtracted from the scores.
+        dropout_p, seed: each weight is dropped with this probability, below 1, the others are divided by
+            1 - dropout_p. Which ones follows from (seed, batch, head, query, key) alone: see `dropout_mask`.
+        cu_seqlens_q, cu_seqlens_k: sequences side by side: q (total, heads, d), k and v (total keys, key
+            heads, features), sequence i of q from cu_seqlens_q[i] to cu_seqlens_q[i + 1]. Output and lse are
+            (total, heads, ...), 0 and -inf past the last sequence; mask and bias broadcast to (heads, total,
+            total keys).
+        seqlens_k: (batch,) keys that count of each batch element; those past them are never read, and causal
+            and window go by this length.
+        block_table: (batch, blocks of a sequence): k and v are pools (blocks, block size, key heads,
+            features), and key j of a sequence lies at j % block size of the block that its row names at
+            j // block size. seqlens_k says how many keys there are. q is dense, or side by side with
+            cu_seqlens_q alone.
+        k_scale, v_scale: what a stored number of k or v is multiplied by: one, (key heads,) or (batch, key
+            heads).
         return_lse: with the log-sum-exps of the scores, q's shape without features, float32 (float64 for
             float64), sinks included.
+        return_state: an `AttentionState` instead, in float32 (float64 for float64), to be merged with those
+            of other keys. Not with sinks: these are merged once, at the end, by `AttentionState.with_sinks`.
         layout: "BSHD" for (batch, length, heads, d) in all of q, k, v, output and lse.
 
-    Returns: the output, in q's format, or Attention(output, lse). A query that sees nothing gets 0, with an
-    lse of -inf (of its sink, where there is one).
+    Returns: the output, in q's format, or Attention(output, lse), or the state. A query that sees nothing
+        gets 0, with an lse of -inf (of its sink, where there is one).
 
     Raises: TypeError and ValueError, naming the argument, before anything is computed.
 
     Cost: 2 * queries * keys * (d + d of the output) flops a head, less what lies outside mask blocks, causal
-    triangle and window; scratch of some 2 MiB a thread.
+        triangle and window; scratch of some 2 MiB a thread. Few queries over many keys read K and V once for
+        all heads of a group.
     """
-    arrays = {name: checks.array(value, name) for name, value in (("q", q), ("k", k), ("v", v))}
-    result = _formats(arrays)
-    if not isinstance(layout, str) or layout not in LAYOUTS:
-        raise ValueError(f"layout is {layout!r}: one of {', '.join(LAYOUTS)} would do")
-    compute = checks.compute_dtype(result)
-    rank = arrays["q"].ndim
-    four = {name: _four(checks.cast(a, compute), name, layout, rank) for name, a in arrays.items()}
-    sizes = _sizes(**four)
-    scores = (sizes.batch, sizes.heads, sizes.queries, sizes.keys)
-    wide = cpu.state_dtype(compute)
-    shape = _shape(layout, rank, sizes)
-    output = cpu.empty(shape, compute)
-    lse = np.empty(scores[:3], wide)
-    cpu.attention(
-        **four, out=_four(output, "out", layout, rank), lse=lse,
-        mask=_mask(mask, scores, rank), bias=_bias(bias, scores, rank, wide),
-        scale=_scale(scale, sizes.d), softcap=_softcap(softcap),
-        band=_band(causal, causal_align, window, sizes),
-        sinks=_heads(sinks, "sinks", sizes), slopes=_heads(alibi_slopes, "alibi_slopes", sizes, batched=True),
-        isa=isa, threads=threads,
+    options = Options(
+        mask, bias, scale, causal, causal_align, window, softcap, sinks, alibi_slopes, dropout_p, seed,
+        cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table, k_scale, v_scale, layout,
     )  # fmt: skip
-    output = checks.cast(output, result)
-    if not checks.flag(return_lse, "return_lse"):
-        return output
-    if layout == "BSHD" and rank > 2:
-        lse = np.moveaxis(lse, 1, 2)
-    return Attention(output, lse.reshape(shape[:-1]))
-
-
-class _Sizes(NamedTuple):
-    batch: int
-    heads: int
-    groups: int
-    queries: int
-    keys: int
-    d: int
-    dv: int
-
-
-def _formats(arrays: dict[str, Array]) -> np.dtype[Any]:
-    """The one format of all operands. Integers count as float64."""
-    found = {name: checks.result_dtype(array.dtype, None) for name, array in arrays.items()}
-    for name in ("k", "v"):
-        if found[name] != found["q"]:
-            raise TypeError(f"{name} is {found[name]} and q is {found['q']}: one format for all would do")
-    return found["q"]
-
-
-def _four(array: Array, name: str, layout: str, rank: int) -> Array:
-    """(batch, heads, length, features), a view."""
-    if array.ndim != rank or not 2 <= rank <= 4:
-        would = f"{rank} like q" if 2 <= rank <= 4 else "2, 3 or 4"
-        raise ValueError(f"{name} has {array.ndim} dimensions: {would} would do")
-    if rank == 2:
-        return array[None, None]
-    if layout == "BSHD":
-        array = np.moveaxis(array, -2, -3)
-    return array[None] if rank == 3 else array
-
-
-def _shape(layout: str, rank: int, sizes: _Sizes) -> tuple[int, ...]:
-    whole = (sizes.batch, sizes.heads, sizes.queries, sizes.dv)
-    if layout == "BSHD" and rank > 2:
-        whole = (sizes.batch, sizes.queries, sizes.heads, sizes.dv)
-    return whole[4 - rank :]
-
-
-def _sizes(q: Array, k: Array, v: Array) -> _Sizes:
-    (batch, heads, queries, d), (batch_k, groups, keys, d_k), (batch_v, groups_v, keys_v, dv) = (
-        q.shape,
-        k.shape,
-        v.shape,
+    lse_wanted, state_wanted = (
+        checks.flag(return_lse, "return_lse"),
+        checks.flag(return_state, "return_state"),
     )
-    if batch_k != batch or batch_v != batch:
-        raise ValueError(f"q, k and v have batches of {batch}, {batch_k} and {batch_v}: the same would do")
-    if d_k != d:
-        raise ValueError(f"k has {d_k} features and q {d}: the same number would do")
-    if keys_v != keys:
-        raise ValueError(f"v has {keys_v} values for {keys} keys: one value a key would do")
-    if groups_v != groups:
-        raise ValueError(f"v has {groups_v} heads and k {groups}: the same number would do")
-    if groups == 0 if heads else groups:
-        raise ValueError(f"k has {groups} heads for {heads} of q: a divisor of {heads} would do")
-    if groups and heads % groups:
-        raise ValueError(f"q has {heads} heads and k {groups}: a multiple of {groups} would do")
-    for name, size in (("q", d), ("v", dv)):
-        if size > MOST_FEATURES:
-            raise ValueError(f"{name} has {size} features a head: up to {MOST_FEATURES} would do")
-    return _Sizes(batch, heads, groups, queries, keys, d, dv)
-
-
-def _broadcast(array: Array, name: str, shape: tuple[int, ...], rank: int) -> Array:
-    """A view of `shape` (batch, heads, queries, keys), of which the caller knows the last `rank`."""
-    if array.ndim > rank:
-        raise ValueError(f"{name} has {array.ndim} dimensions: up to {rank} would do")
-    try:
-        return np.broadcast_to(array, shape)
-    except ValueError as error:
+    if state_wanted and lse_wanted:
+        raise ValueError("return_lse and return_state were both given: a state has the lse, one would do")
+    if state_wanted and sinks is not None:
         raise ValueError(
-            f"{name} of shape {array.shape} does not broadcast to {shape[4 - rank :]}, what scores there are"
-        ) from error
+            "sinks with return_state would be counted in every state: AttentionState.with_sinks would do"
+        )
+    call = described(q, k, v, options)
+    wide = cpu.state_dtype(call.problem.q.dtype)
+    output = cpu.empty(call.shape, wide if state_wanted else call.problem.q.dtype)
+    lse = np.empty(call.shape[:-1], wide)
+    if call.side_by_side:
+        output[call.ends :], lse[call.ends :] = 0, -np.inf
+    elif call.problem.empty:
+        output[...], lse[...] = 0, -np.inf
+    cpu_attention.forward(
+        call.problem, call.four(output, "out"), call.three(lse), isa=isa, threads=threads
+    )  # fmt: skip
+    if state_wanted:
+        return AttentionState(output, lse)
+    output = checks.cast(output, call.result)
+    return Attention(output, lse) if lse_wanted else output
 
 
-def _mask(mask: Any, shape: tuple[int, ...], rank: int) -> Array | None:
-    if mask is None:
-        return None
-    given = np.asarray(mask)
-    if given.dtype != np.bool_:
-        raise TypeError(f"mask is {given.dtype}: bool would do, True takes part; scores to add go into bias")
-    return _broadcast(given, "mask", shape, rank)
+def attention_backward(
+    do: Any, q: Any, k: Any, v: Any, output: Any, lse: Any, *, dlse: Any = None, bias_grad: Any = False,
+    mask: Any = None, bias: Any = None, scale: Any = None, causal: Any = False,
+    causal_align: str = "lower_right", window: Any = None, softcap: Any = None, sinks: Any = None,
+    alibi_slopes: Any = None, dropout_p: Any = 0.0, seed: Any = 0, cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None, seqlens_k: Any = None, layout: str = "BHSD", isa: str | None = None,
+    threads: int | None = None,
+) -> AttentionGradients:  # fmt: skip
+    """The gradients of `attention`, its scores made anew a tile at a time.
+
+    Args:
+        do: gradient of the output, of its shape and format.
+        output, lse: what `attention` returned, with return_lse=True and the same options.
+        dlse: gradient of the lse, real, of its shape; None for 0.
+        bias_grad: whether the gradient of bias is wanted, which has bias's own shape.
+
+    The other arguments are those of the forward; k and v have q's format.
+
+    Returns: gradients of q, k, v, and of bias and sinks (float32; float64 for float64 operands) or None. A
+        query that sees nothing gets 0, and what it has in do is not read.
+
+    Raises: TypeError and ValueError, naming the argument, before anything is computed.
+
+    Cost: 2.5 times the flops of the forward, 3.5 times with bias_grad. Memory beside the results: one q in
+        float32 (float64) for each head in flight, two where there are more than 1024 keys. Sums have a fixed
+        order: the same bits on any number of threads.
+    """
+    options = Options(
+        mask, bias, scale, causal, causal_align, window, softcap, sinks, alibi_slopes, dropout_p, seed,
+        cu_seqlens_q, cu_seqlens_k, seqlens_k, layout=layout,
+    )  # fmt: skip
+    for name, value in (("k", k), ("v", v)):
+        found = checks.array(value, name).dtype
+        if found in arguments.QUANTISED and found != checks.array(q, "q").dtype:
+            raise TypeError(f"{name} is {found} and q is not: one format for all would do for gradients")
+    if checks.flag(bias_grad, "bias_grad") and bias is None:
+        raise ValueError("bias_grad is True without a bias: with one would do")
+    call = described(q, k, v, options)
+    problem = call.problem
+    compute, wide = problem.q.dtype, cpu.state_dtype(problem.q.dtype)
+    given = {
+        "d_out": call.four(_like(do, "do", call.shape, compute), "do"),
+        "o": call.four(_like(output, "output", call.shape, compute), "output"),
+        "lse": call.three(_like(lse, "lse", call.shape[:-1], wide)),
+    }
+    if dlse is not None:
+        given["d_lse"] = call.three(_like(dlse, "dlse", call.shape[:-1], checks.FLOAT64))
+    gradients = {name: np.zeros(np.shape(value), compute) for name, value in (("q", q), ("k", k), ("v", v))}
+    made = {f"{name}_grad": call.four(gradient, name) for name, gradient in gradients.items()}
+    delta = np.zeros(call.shape[:-1])
+    made["delta"] = call.three(delta)
+    of_bias = _bias_room(call, np.shape(bias), wide) if bias_grad else None
+    if of_bias is not None:
+        made["bias_grad"] = of_bias
+    cpu_attention.backward(problem, given, made, isa=isa, threads=threads)
+    final = {name: checks.cast(gradient, call.result) for name, gradient in gradients.items()}
+    of_sinks = (
+        None
+        if problem.sinks is None
+        else _sinks_gradient(problem.sinks, given["lse"], made["delta"]).astype(wide)
+    )
+    d_bias = None if of_bias is None else of_bias.astype(wide, copy=False).reshape(np.shape(bias))
+    return AttentionGradients(**final, bias=d_bias, sinks=of_sinks)
 
 
-def _bias(bias: Any, shape: tuple[int, ...], rank: int, wide: np.dtype[Any]) -> Array | None:
-    if bias is None:
-        return None
-    return _broadcast(checks.cast(checks.array(bias, "bias"), wide), "bias", shape, rank)
+def dropout_mask(shape: Any, dropout_p: Any, seed: Any = 0) -> Array:
+    """Which weights `attention` keeps with this dropout: bool of `shape` (batch, heads, queries, keys).
+
+    A number of 32 bits is made of (seed, batch, head, query, key), and the weight is kept where it is at
+    least dropout_p * 2**32. So a part of the queries, keys, heads or batch alone has the part of the mask.
+
+    Raises: TypeError and ValueError for arguments out of range. Cost: a byte and about ten operations an
+    entry.
+    """
+    p, number = arguments.dropout_of(dropout_p, seed)
+    if not isinstance(shape, tuple) or len(shape) != 4:
+        raise ValueError(f"shape is {shape!r}: (batch, heads, queries, keys) would do")
+    for size in shape:
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 0:
+            raise ValueError(f"shape is {shape!r}: whole numbers of at least 0 would do")
+    return cpu_attention.keep(p, number, shape)
 
 
-def _number(value: Any, name: str) -> float:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{name} is {value!r}: a number would do")
-    if not math.isfinite(value):
-        raise ValueError(f"{name} is {value}: a finite number would do")
-    return float(value)
+def _like(value: Any, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    given = checks.array(value, name)
+    if given.shape != shape:
+        raise ValueError(f"{name} has shape {given.shape}: {shape} would do")
+    return checks.cast(given, dtype)
 
 
-def _scale(scale: Any, d: int) -> float:
-    return 1 / math.sqrt(max(d, 1)) if scale is None else _number(scale, "scale")
+def _bias_room(call: Call, shape: tuple[int, ...], wide: np.dtype[Any]) -> Array:
+    """Zeros for the gradient of a bias, of four axes. Where it is summed over an axis, in float64."""
+    four = (1,) * (4 - len(shape)) + shape
+    mask = call.problem.bias
+    assert mask is not None
+    return np.zeros(four, wide if four == mask.shape else checks.FLOAT64)
 
 
-def _softcap(softcap: Any) -> float:
-    """0 for none."""
-    if softcap is None:
-        return 0.0
-    cap = _number(softcap, "softcap")
-    if cap <= 0:
-        raise ValueError(f"softcap is {softcap}: a positive number would do, None for no cap")
-    return cap
-
-
-def _band(causal: Any, align: Any, window: Any, sizes: _Sizes) -> tuple[int, int, int]:
-    """(place of query 0 among the keys, keys seen to the left of a query's place, to the right); -1: all."""
-    if not isinstance(align, str) or align not in ALIGNMENTS:
-        raise ValueError(f"causal_align is {align!r}: one of {', '.join(ALIGNMENTS)} would do")
-    left, right = _window(window)
-    if checks.flag(causal, "causal"):
-        right = 0
-    return (sizes.keys - sizes.queries if align == "lower_right" else 0), left, right
-
-
-def _window(window: Any) -> tuple[int, int]:
-    if window is None:
-        return -1, -1
-    would = "a pair (left, right) of distances would do, None for no limit"
-    if not isinstance(window, (tuple, list)) or len(window) != 2:
-        raise TypeError(f"window is {window!r}: {would}")
-    sides = []
-    for side in window:
-        if side is not None and (isinstance(side, bool) or not isinstance(side, (int, np.integer))):
-            raise TypeError(f"window is {window!r}: {would}")
-        if side is not None and side < 0:
-            raise ValueError(f"window is {window!r}: distances are at least 0")
-        sides.append(-1 if side is None else min(int(side), 1 << 62))
-    return sides[0], sides[1]
-
-
-def _heads(values: Any, name: str, sizes: _Sizes, *, batched: bool = False) -> Array | None:
-    """A float64 number for each head, (heads,), or where `batched` (batch, heads), C-contiguous."""
-    if values is None:
-        return None
-    given = checks.array(values, name)
-    shape = (sizes.batch, sizes.heads) if batched else (sizes.heads,)
-    if given.shape not in {(sizes.heads,), shape}:
-        would = f"({sizes.heads},) or {shape}" if batched else f"({sizes.heads},)"
-        raise ValueError(f"{name} has shape {given.shape}: {would} would do")
-    return np.ascontiguousarray(np.broadcast_to(given, shape), dtype=np.float64)
+def _sinks_gradient(sinks: Array, lse: Array, delta: Array) -> Array:
+    """-sum(share of the sink * delta) of each head: its value is 0, so only what it takes away counts."""
+    made = np.zeros(len(sinks))
+    for head, sink in enumerate(sinks):
+        if sink != -np.inf:
+            seen = lse[:, head] != -np.inf  # the others belong to no sequence
+            share = np.exp(sink - lse[:, head][seen].astype(np.float64))
+            made[head] = -np.sum(share * delta[:, head][seen])
+    return made

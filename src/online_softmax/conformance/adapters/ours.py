@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ... import cpu
-from ...frontends import attention as attention_of_numpy
+from ...attention_state import AttentionState
+from ...frontends import attention as of_numpy
 from ...frontends import numpy as osm
 from ..cases import NotOffered
 from . import Adapter, Library, versions_of
@@ -72,18 +73,64 @@ def _functions(isa: str | None, algorithm: str) -> dict[str, Callable[..., Any]]
         merged = osm.SoftmaxState(m_a, s_a).merge(osm.SoftmaxState(m_b, s_b))
         return merged.m, merged.s
 
+    rows = (softmax, log_softmax, logsumexp, softmax_topk, logaddexp, merge_states)
+    return {f.__name__: f for f in rows} | _attention(isa, algorithm)
+
+
+def _attention(isa: str | None, algorithm: str) -> dict[str, Callable[..., Any]]:
+    def forced() -> dict[str, Any]:
+        if algorithm not in ("auto", "online"):
+            raise NotOffered(f"has no algorithm {algorithm}: it is online alone")
+        return {"isa": isa}
+
     def attention(
         q: Any, k: Any, v: Any, scale: Any, causal: Any, causal_align: Any, window: Any, softcap: Any,
         mask: Any = None, bias: Any = None, sinks: Any = None,
     ) -> Any:  # fmt: skip
-        if algorithm not in ("auto", "online"):
-            raise NotOffered(f"has no algorithm {algorithm}: it is online alone")
         return tuple(
-            attention_of_numpy.attention(
-                q, k, v, mask=mask, bias=bias, scale=scale, causal=causal, causal_align=causal_align,
-                window=window, softcap=softcap, sinks=sinks, return_lse=True, isa=isa,
+            of_numpy.attention(
+                q, k, v, scale=scale, causal=causal, causal_align=causal_align, window=window,
+                softcap=softcap, mask=mask, bias=bias, sinks=sinks, return_lse=True, **forced(),
             )
         )  # fmt: skip
 
-    rows = (softmax, log_softmax, logsumexp, softmax_topk, logaddexp, merge_states)
-    return {f.__name__: f for f in (*rows, attention)}
+    def varlen_attention(
+        q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, scale: Any, causal: Any
+    ) -> Any:
+        return tuple(
+            of_numpy.attention(
+                q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, scale=scale, causal=causal,
+                return_lse=True, **forced(),
+            )
+        )  # fmt: skip
+
+    def decode_attention(
+        q: Any, k_cache: Any, v_cache: Any, scale: Any, block_table: Any = None, seqlens_k: Any = None
+    ) -> Any:
+        return tuple(
+            of_numpy.attention(
+                q, k_cache, v_cache, block_table=block_table, seqlens_k=seqlens_k, scale=scale,
+                return_lse=True, **forced(),
+            )
+        )  # fmt: skip
+
+    def merge_attention(o_a: Any, lse_a: Any, o_b: Any, lse_b: Any) -> Any:
+        if isa is not None or algorithm != "auto":
+            raise NotOffered("a merge is the same in every variant: see ours")
+        merged = AttentionState.from_lse(o_a, lse_a).merge(AttentionState.from_lse(o_b, lse_b))
+        return merged.to_lse(dtype=o_a.dtype)
+
+    def attention_grad(
+        q: Any, k: Any, v: Any, do: Any, scale: Any, causal: Any, causal_align: Any, window: Any,
+        softcap: Any, mask: Any = None, bias: Any = None, sinks: Any = None,
+    ) -> Any:  # fmt: skip
+        options = {
+            "scale": scale, "causal": causal, "causal_align": causal_align, "window": window,
+            "softcap": softcap, "mask": mask, "bias": bias, "sinks": sinks, **forced(),
+        }  # fmt: skip
+        output, lse = of_numpy.attention(q, k, v, return_lse=True, **options)
+        gradients = of_numpy.attention_backward(do, q, k, v, output, lse, **options)
+        return gradients.q, gradients.k, gradients.v
+
+    functions = (attention, varlen_attention, decode_attention, merge_attention, attention_grad)
+    return {f.__name__: f for f in functions}

@@ -1,0 +1,133 @@
+// What attention's scores go through, forward and backward: exponential, softcap, bias, slopes, masks, dropout.
+// Included inside the namespace of an instruction set, after attention_pack.inl.h.
+
+// A row's pivot may lie this far below its greatest score before O is rescaled: weights grow to exp(8) at most.
+constexpr double kRise = 8;
+
+// exp(x) for x <= kRise, exactly 0 below the floor, where no subnormal numbers are made. NaN stays NaN.
+template <class V, int degree>
+struct Weight {
+  using C = Log2e<V>;
+  using S = typename V::Scalar;
+  static constexpr S floor = sizeof(S) == 4 ? (S)-87 : (S)-708, magic = C::magic - (sizeof(S) == 4 ? 64 : 512);
+  template <int n>
+  static OSM_INLINE void of(V (&d)[n]) {
+    V z[n], f[n], x[n];
+    uint32_t live[n];
+    OSM_EACH live[i] = above(d[i], V::set(floor));
+    OSM_EACH x[i] = max(V::set(floor), d[i]);
+    OSM_EACH z[i] = fma(x[i], V::set(C::high), V::set(magic));
+    OSM_EACH f[i] = fms(x[i], V::set(C::high), sub(z[i], V::set(magic)));
+    OSM_EACH f[i] = fma(x[i], V::set(C::low), f[i]);
+    polynomial<degree>(f, x);
+    OSM_EACH d[i] = select(live[i], mul(x[i], power(z[i])), V::set(0));
+  }
+  static OSM_INLINE S one(S x) {
+    V d[1] = {V::set(x)};
+    of(d);
+    S all[V::W];
+    store(all, d[0]);
+    return all[0];
+  }
+};
+
+// tanh(x) within a few units of roundoff: a series where it is small, the exponential elsewhere. Its
+// derivative too, where asked for.
+template <class V, int degree>
+OSM_INLINE V tanh_of(V x, V* slope = nullptr) {
+  using S = typename V::Scalar;
+  const V size = max(x, sub(V::set(0), x)), t = mul(x, x);
+  // x - x^3/3 + 2 x^5/15 - ...: the terms up to x^21 leave 3e-9 at 0.6 and 1e-17 at 0.25.
+  constexpr double c[] = {-1.0 / 3,
+                          2.0 / 15,
+                          -17.0 / 315,
+                          62.0 / 2835,
+                          -1382.0 / 155925,
+                          21844.0 / 6081075,
+                          -929569.0 / 638512875,
+                          6404582.0 / 10854718875.0,
+                          -443861162.0 / 1856156927625.0,
+                          18888466084.0 / 194896477400625.0};
+  V series = V::set((S)c[9]);
+  for (int i = 8; i >= 0; --i) series = fma(series, t, V::set((S)c[i]));
+  series = fma(mul(series, t), x, x);
+  V e[1] = {mul(size, V::set(-2))};
+  Weight<V, degree>::of(e);
+  if (slope) {  // 1 - tanh^2, without its cancellation
+    const V with = add(V::set(1), e[0]);
+    *slope = div(mul(V::set(4), e[0]), mul(with, with));
+  }
+  const V whole = div(sub(V::set(1), e[0]), add(V::set(1), e[0]));
+  const V signed_whole = select(above(x, V::set(0)), whole, sub(V::set(0), whole));
+  return select(above(size, V::set(sizeof(S) == 4 ? (S)0.5 : (S)0.2)), signed_whole, series);
+}
+
+OSM_INLINE bool plain_scores(const AttentionScores& b, const AttentionRow& rule) {
+  return !rule.mask && !rule.bias && rule.slope == 0 && !(b.softcap > 0) && b.scale > 0;
+}
+
+// Rows are gone through in groups of four registers, by place in the chunk.
+template <class V>
+int64_t padded_end(const AttentionScores& b) {
+  return (b.to + 4 * V::W - 1) / (4 * V::W) * (4 * V::W);
+}
+
+template <class S>
+OSM_INLINE void hide_outside(const AttentionScores& b, const AttentionRow& rule, S* s, int64_t end) {
+  const int64_t lo = rule.lo < end ? rule.lo : end;
+  for (int64_t j = b.from; j < lo; ++j) s[j] = (S)-kInf;
+  for (int64_t j = rule.hi > b.from ? rule.hi : b.from; j < end; ++j) s[j] = (S)-kInf;
+}
+
+// The final scores of a row, keys [b.from, end): scale, softcap, bias, slope, and -inf where it may not look. `slopes`
+// (or null) gets what the softcap multiplies gradients by.
+template <class T>
+void final_scores(const AttentionScores& b, const AttentionRow& rule, typename Heads<T>::S* s, int64_t end,
+                  typename Heads<T>::S* slopes = nullptr) {
+  using V = typename Heads<T>::V;
+  using S = typename V::Scalar;
+  constexpr int degree = Heads<T>::degree;
+  if (b.softcap > 0) {
+    const V inverse = V::set((S)(b.scale / b.softcap)), cap = V::set((S)b.softcap);
+    for (int64_t j = b.from; j < end; j += V::W) {
+      V slope;
+      const V t = tanh_of<V, degree>(mul(V::load(s + j), inverse), slopes ? &slope : nullptr);
+      store(s + j, mul(cap, t));
+      if (slopes) store(slopes + j, slope);
+    }
+  } else {
+    const V scale = V::set((S)b.scale);
+    for (int64_t j = b.from; j < end; j += V::W) store(s + j, mul(V::load(s + j), scale));
+  }
+  // A bias of -inf is a mask: what the score was, even NaN, does not count.
+  const S out = (S)-kInf;
+  const auto plus = [&](int64_t j, S bias) { s[j] = bias == out ? out : s[j] + bias; };
+  const S* bias = (const S*)rule.bias;
+  if (bias && rule.bias_step == (int64_t)sizeof(S))
+    for (int64_t j = rule.lo; j < rule.hi; ++j) plus(j, bias[j]);
+  else if (bias)
+    for (int64_t j = rule.lo; j < rule.hi; ++j) plus(j, *(const S*)((const char*)bias + j * rule.bias_step));
+  if (rule.slope != 0)
+    for (int64_t j = rule.lo; j < rule.hi; ++j) {
+      const int64_t away = rule.away + j;
+      s[j] -= (S)rule.slope * (S)(away < 0 ? -away : away);
+    }
+  if (rule.mask && rule.mask_step == 1)
+    for (int64_t j = rule.lo; j < rule.hi; ++j) s[j] = rule.mask[j] ? s[j] : out;
+  else if (rule.mask)
+    for (int64_t j = rule.lo; j < rule.hi; ++j) s[j] = rule.mask[j * rule.mask_step] ? s[j] : out;
+}
+
+// Whether a key is kept by dropout: all bits set or none.
+OSM_INLINE uint32_t kept(const AttentionScores& b, const AttentionRow& rule, int64_t key) {
+  return attention_die(rule.dice, (uint32_t)(b.first_key + key)) >= b.drop ? ~0u : 0u;
+}
+// s becomes 0 where dropped. By bits, as a select would not be made into vectors.
+OSM_INLINE void drop_some(const AttentionScores& b, const AttentionRow& rule, float* s, int64_t end) {
+  typedef uint32_t __attribute__((may_alias)) Bits;
+  Bits* bits = (Bits*)s;
+  for (int64_t j = b.from; j < end; ++j) bits[j] &= kept(b, rule, j);
+}
+OSM_INLINE void drop_some(const AttentionScores& b, const AttentionRow& rule, double* s, int64_t end) {
+  for (int64_t j = b.from; j < end; ++j) s[j] = kept(b, rule, j) ? s[j] : 0;
+}

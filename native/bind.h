@@ -1,0 +1,19 @@
+// What the files of the Python module share.
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include <string>
+
+#include "table.h"
+
+// How a call is to be carried out: (isa, algorithm or -1, fast, threads).
+struct Plan {
+  std::string isa;
+  int algorithm;
+  bool fast;
+  int threads;
+};
+
+const osm::Isa& isa_of(const std::string& name);
+
+void bind_attention(nanobind::module_& m);

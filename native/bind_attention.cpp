@@ -1,0 +1,109 @@
+// Attention's part of the Python module: one object that describes a call, forward or backward. Whoever fills it in
+// keeps the arrays alive.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "attention.h"
+#include "bind.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+using Longs = std::vector<int64_t>;
+
+class Attention {
+ public:
+  // sizes: batch, heads, heads of k, features of q and of v. sequences: of each of batch its first query, queries,
+  // first key and keys.
+  Attention(const Plan& plan, int dtype, int stored, const Longs& sizes, const Longs& sequences) {
+    p_.isa = &isa_of(plan.isa), p_.threads = plan.threads;
+    if (sizes.size() != 5 || sequences.size() != (size_t)sizes[0] * 4)
+      throw nb::value_error("five sizes, and four numbers for each of batch");
+    p_.dtype = (osm::Dtype)dtype, p_.stored = (osm::Stored)stored;
+    p_.batch = sizes[0], p_.heads = sizes[1], p_.groups = sizes[2], p_.d = sizes[3], p_.dv = sizes[4];
+    for (size_t i = 0; i < sequences.size(); i += 4)
+      sequences_.push_back({sequences[i], sequences[i + 1], sequences[i + 2], sequences[i + 3]});
+    p_.sequences = sequences_.data();
+  }
+
+  void array(const std::string& name, uintptr_t address, const Longs& strides) {
+    const std::map<std::string, osm::AttentionArray*> arrays = {{"q", &p_.q},
+                                                                {"k", &p_.k},
+                                                                {"v", &p_.v},
+                                                                {"o", &p_.o},
+                                                                {"mask", &p_.mask},
+                                                                {"bias", &p_.bias},
+                                                                {"lse", &p_.lse},
+                                                                {"d_out", &p_.d_out},
+                                                                {"d_lse", &p_.d_lse},
+                                                                {"q_grad", &p_.q_grad},
+                                                                {"k_grad", &p_.k_grad},
+                                                                {"v_grad", &p_.v_grad},
+                                                                {"bias_grad", &p_.bias_grad},
+                                                                {"delta", &p_.delta}};
+    const auto found = arrays.find(name);
+    if (found == arrays.end() || strides.size() > 4) throw nb::value_error(("no array " + name).c_str());
+    found->second->p = (const char*)address;
+    for (size_t i = 0; i < strides.size(); ++i) found->second->strides[i] = strides[i];
+  }
+  // One number a head, double; see AttentionProblem.
+  void numbers(const std::string& name, uintptr_t address) {
+    const std::map<std::string, const double**> all = {
+        {"slopes", &p_.slopes}, {"sinks", &p_.sinks}, {"k_scales", &p_.k_scales}, {"v_scales", &p_.v_scales}};
+    const auto found = all.find(name);
+    if (found == all.end()) throw nb::value_error(("no numbers " + name).c_str());
+    *found->second = (const double*)address;
+  }
+  void blocks(uintptr_t table, int64_t stride, int64_t size) {
+    p_.blocks = (const int64_t*)table, p_.blocks_stride = stride, p_.block_size = size;
+  }
+  void scores(double scale, double softcap) { p_.scale = scale, p_.softcap = softcap; }
+  // Distances to the left and right, negative for no limit.
+  void band(bool lower_right, int64_t left, int64_t right) {
+    p_.lower_right = lower_right;
+    if (left >= 0) p_.left = left;
+    if (right >= 0) p_.right = right;
+  }
+  void dropout(double p, uint64_t seed) { p_.drop = p, p_.seed = seed; }
+  void forward(bool wide, bool single) {
+    p_.wide = wide, p_.single = single;
+    nb::gil_scoped_release free;
+    osm::run_attention(p_);
+  }
+  void backward(bool single, bool bias_double) {
+    p_.single = single, p_.bias_grad_double = bias_double;
+    nb::gil_scoped_release free;
+    osm::run_attention_gradient(p_);
+  }
+
+ private:
+  osm::AttentionGradientProblem p_;
+  std::vector<osm::AttentionSequence> sequences_;
+};
+
+void keep_array(double p, uint64_t seed, const Longs& at, int64_t keys, uintptr_t to) {
+  if (at.size() != 4) throw nb::value_error("batch, head, query, first key");
+  osm::attention_keep(p, seed, at[0], at[1], at[2], at[3], keys, (uint8_t*)to);
+}
+
+}  // namespace
+
+void bind_attention(nb::module_& m) {
+  nb::class_<Attention>(m, "Attention")
+      .def(nb::init<const Plan&, int, int, const Longs&, const Longs&>())
+      .def("array", &Attention::array)
+      .def("numbers", &Attention::numbers)
+      .def("blocks", &Attention::blocks)
+      .def("scores", &Attention::scores)
+      .def("band", &Attention::band)
+      .def("dropout", &Attention::dropout)
+      .def("forward", &Attention::forward)
+      .def("backward", &Attention::backward);
+  m.def("keep_array", &keep_array);
+}
