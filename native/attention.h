@@ -64,6 +64,9 @@ struct AttentionGradientProblem : AttentionProblem {
 void run_attention(const AttentionProblem& problem);
 void run_attention_gradient(const AttentionGradientProblem& problem);
 
+// Flops a second of multiply-adds in registers, in the format that products of `dtype` are made in.
+double arithmetic_peak(const Isa& isa, Dtype dtype, int threads);
+
 // Which weights of a row dropout keeps: one byte a key from the first on, 1 or 0.
 void attention_keep(double drop, uint64_t seed, int64_t batch, int64_t head, int64_t query, int64_t first, int64_t keys,
                     uint8_t* keep);

@@ -191,6 +191,6 @@ constexpr AttentionKernels attention_kernels() {
   k.block = attention_block<T>, k.gradient = attention_gradient<T>, k.merge = attention_merge<T>;
   k.finish = attention_finish<T, typename V::Scalar>;
   k.finish_wide = attention_finish<typename V::Scalar, typename V::Scalar>;
-  k.dot = attention_dot<T>, k.add = attention_add<V>;
+  k.dot = attention_dot<T>, k.add = attention_add<V>, k.peak = arithmetic_peak<V>;
   return k;
 }

@@ -44,6 +44,27 @@ void tile_rows(int rows, const typename V::Scalar* a, int64_t lda, const typenam
   if (rows) tile_product<V, 1, vectors, more, turned>(a, lda, b, n, c, ldc);
 }
 
+template <class V>
+double arithmetic_peak(int64_t n, double* sink) {
+  using S = typename V::Scalar;
+  V sum[kTileRows][kTileVectors], b[kTileVectors];
+  for (auto& row : sum)
+    for (V& x : row) x = V::set(0);
+  for (int v = 0; v < kTileVectors; ++v) b[v] = V::set((S)(1 + *sink));
+  V a = V::set((S)*sink);
+  for (int64_t i = 0; i < n; ++i) {
+    _Pragma("GCC unroll 16") for (int r = 0; r < kTileRows; ++r)
+        _Pragma("GCC unroll 8") for (int v = 0; v < kTileVectors; ++v) sum[r][v] = fma(a, b[v], sum[r][v]);
+  }
+  S lanes[V::W];
+  for (auto& row : sum)
+    for (V& x : row) {
+      store(lanes, x);
+      *sink += (double)lanes[0];
+    }
+  return 2.0 * (double)(n * kTileRows * kTileVectors * V::W);
+}
+
 // One panel against all rows of a tile; a last panel of fewer columns takes as many vectors as it has.
 template <class V, bool more, bool turned = false, int vectors = kTileVectors>
 void panel_product(int wanted, int rows, const typename V::Scalar* a, int64_t lda, const typename V::Scalar* b,

@@ -104,6 +104,9 @@ struct AttentionKernels {
   void (*finish_wide)(const void* row, double by, int64_t n, char* to, int64_t step);
   double (*dot)(const char* a, int64_t a_step, const char* b, int64_t b_step, int64_t n);
   void (*add)(void* to, const void* from, int64_t n);  // to += from
+  // As many multiply-adds as a product's inner loop keeps in registers, n times: what the arithmetic alone can do.
+  // Returns how many flops that were.
+  double (*peak)(int64_t n, double* sink);
 };
 
 // By name of the instruction set and Dtype.

@@ -106,4 +106,8 @@ void bind_attention(nb::module_& m) {
       .def("forward", &Attention::forward)
       .def("backward", &Attention::backward);
   m.def("keep_array", &keep_array);
+  m.def("arithmetic_peak", [](const Plan& plan, int dtype) {
+    nb::gil_scoped_release free;
+    return osm::arithmetic_peak(isa_of(plan.isa), (osm::Dtype)dtype, plan.threads);
+  });
 }

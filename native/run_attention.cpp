@@ -5,6 +5,7 @@
 // for all of them. Keys are cut into segments of kKeySegment wherever they lie, each with a state of its own, merged
 // from left to right: so a row's bits depend on neither the threads nor the batch, and few rows over many keys can be
 // shared out by segments.
+#include <chrono>
 #include <vector>
 
 #include "attention_plan.h"
@@ -37,6 +38,20 @@ const AttentionKernels& attention_kernels_of(const Isa& isa, Dtype dtype) {
   if (!std::strcmp(isa.name, "neon")) all = isa_neon::attention;
 #endif
   return all[(int)dtype];
+}
+
+double arithmetic_peak(const Isa& isa, Dtype dtype, int threads) {
+  const AttentionKernels& kernels = attention_kernels_of(isa, dtype);
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<double> flops((size_t)threads);
+  parallel_for(threads, threads, [&](int64_t i) {
+    double sink = 0;
+    flops[(size_t)i] = kernels.peak(20'000'000, &sink);
+  });
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  double all = 0;
+  for (const double f : flops) all += f;
+  return all / took.count();
 }
 
 void attention_keep(double drop, uint64_t seed, int64_t batch, int64_t head, int64_t query, int64_t first, int64_t keys,

@@ -14,19 +14,29 @@ if TYPE_CHECKING:
         attention_backward,
         dropout_mask,
     )
+    from .frontends.attention_derivatives import (
+        AttentionDoubleGradients,
+        AttentionTangents,
+        attention_double_backward,
+        attention_jvp,
+    )
     from .frontends.numpy import SoftmaxState, TopK, log_softmax, logsumexp, softmax, softmax_topk
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Attention",
+    "AttentionDoubleGradients",
     "AttentionGradients",
     "AttentionState",
+    "AttentionTangents",
     "SoftmaxState",
     "TopK",
     "__version__",
     "attention",
     "attention_backward",
+    "attention_double_backward",
+    "attention_jvp",
     "dropout_mask",
     "info",
     "log_softmax",
@@ -40,6 +50,10 @@ __all__ = [
 #: Where names lie that are not in the NumPy front end.
 _HOMES = {
     "info": ".cpu",
+    **dict.fromkeys(
+        ("AttentionDoubleGradients", "AttentionTangents", "attention_double_backward", "attention_jvp"),
+        ".frontends.attention_derivatives",
+    ),
     **dict.fromkeys(("AttentionState", "merge_attention_vjp"), ".attention_state"),
     **dict.fromkeys(
         ("Attention", "AttentionGradients", "attention", "attention_backward", "dropout_mask"),

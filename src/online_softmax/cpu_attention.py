@@ -129,6 +129,12 @@ def keep(dropout_p: float, seed: int, shape: tuple[int, int, int, int]) -> NDArr
     return made
 
 
+def arithmetic_peak(dtype: np.dtype[Any], *, isa: str | None = None, threads: int | None = None) -> float:
+    """Flops a second of multiply-adds that stay in registers, in the format that products of `dtype` are made
+    in: float64 for float64, else float32. Measured anew at each call, over some tenths of a second."""
+    return _core.arithmetic_peak(plan_of(isa, "auto", threads, "exact"), _CODE[dtype])
+
+
 def _described(problem: Problem, isa: str | None, threads: int | None) -> _core.Attention:
     p = problem
     sizes = (len(p.sequences), p.q.shape[1], p.k.shape[1], p.q.shape[3], p.v.shape[3])
