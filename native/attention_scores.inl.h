@@ -13,14 +13,12 @@ struct Weight {
   template <int n>
   static OSM_INLINE void of(V (&d)[n]) {
     V z[n], f[n], x[n];
-    uint32_t live[n];
-    OSM_EACH live[i] = above(d[i], V::set(floor));
-    OSM_EACH x[i] = max(V::set(floor), d[i]);
-    OSM_EACH z[i] = fma(x[i], V::set(C::high), V::set(magic));
-    OSM_EACH f[i] = fms(x[i], V::set(C::high), sub(z[i], V::set(magic)));
-    OSM_EACH f[i] = fma(x[i], V::set(C::low), f[i]);
+    OSM_EACH d[i] = max(V::set(floor), d[i]);
+    OSM_EACH z[i] = fma(d[i], V::set(C::high), V::set(magic));
+    OSM_EACH f[i] = fms(d[i], V::set(C::high), sub(z[i], V::set(magic)));
+    OSM_EACH f[i] = fma(d[i], V::set(C::low), f[i]);
     polynomial<degree>(f, x);
-    OSM_EACH d[i] = select(live[i], mul(x[i], power(z[i])), V::set(0));
+    OSM_EACH d[i] = keep_unequal(mul(x[i], power(z[i])), d[i], V::set(floor));
   }
   static OSM_INLINE S one(S x) {
     V d[1] = {V::set(x)};
