@@ -37,9 +37,8 @@ void row_gradient(const AttentionGradient& b, int r, typename Heads<T>::S* s, ty
     p[0] = select(seen, p[0], zero);
     V dp = V::load(g + j), dropped = p[0];
     if (b.drop) {
-      uint32_t some[V::W], keep = 0;
-      kept_some(b, rule, j, j + V::W, some);
-      for (int64_t i = 0; i < V::W; ++i) keep |= (some[i] & 1u) << i;
+      uint32_t keep = 0;
+      for (int64_t i = 0; i < V::W; ++i) keep |= (kept(b, rule, j + i) & 1u) << i;
       dp = select(keep, mul(dp, up), zero), dropped = select(keep, mul(dropped, up), zero);
     }
     V ds = select(seen, mul(p[0], sub(dp, delta)), zero);

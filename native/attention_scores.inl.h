@@ -118,24 +118,25 @@ void final_scores(const AttentionScores& b, const AttentionRow& rule, typename H
 
 // Whether a key is kept by dropout: all bits set or none.
 OSM_INLINE uint32_t kept(const AttentionScores& b, const AttentionRow& rule, int64_t key) {
-  return attention_die(rule.dice, (uint32_t)(b.first_key + key)) >= b.drop ? ~0u : 0u;
+  const uint32_t at = (uint32_t)(b.first_key + key) * kDieStep + rule.dice[0];
+  return attention_die(at, rule.dice[1]) >= b.drop ? ~0u : 0u;
 }
-// Sets `bits` of keys [from, to) to whether they are kept. All that it reads lies in registers, so that the compiler
-// makes vectors of it.
-OSM_INLINE void kept_some(const AttentionScores& b, const AttentionRow& rule, int64_t from, int64_t to,
-                          uint32_t* bits) {
-  const uint32_t dice[2] = {rule.dice[0], rule.dice[1]}, drop = b.drop;
-  const uint32_t first = (uint32_t)(b.first_key + from);
-  const int n = (int)(to - from);
-  for (int j = 0; j < n; ++j) bits[j] = attention_die(dice, first + (uint32_t)j) >= drop ? ~0u : 0u;
-}
-// s becomes 0 where dropped: by bits, as a select would not be made into vectors.
+// s becomes 0 where dropped: by bits, as a select would not be made into vectors, and with all that is read in
+// registers, a key's number one step from that eight keys before.
 OSM_INLINE void drop_some(const AttentionScores& b, const AttentionRow& rule, float* s, int64_t end) {
-  typedef uint32_t __attribute__((may_alias)) Bits;
-  uint32_t keep[kMostKeys];
-  kept_some(b, rule, b.from, end, keep);
-  Bits* bits = (Bits*)(s + b.from);
-  for (int64_t j = 0; j < end - b.from; ++j) bits[j] &= keep[j];
+  constexpr int lanes = F32::W > 1 ? 8 : 4;  // of what the length is a multiple of
+  const uint32_t dice1 = rule.dice[1], drop = b.drop;
+  uint32_t at[lanes];
+  for (int i = 0; i < lanes; ++i) at[i] = (uint32_t)(b.first_key + b.from + i) * kDieStep + rule.dice[0];
+  for (int64_t j = b.from; j < end; j += lanes) {
+    uint32_t bits[lanes];
+    __builtin_memcpy(bits, s + j, sizeof bits);
+    for (int i = 0; i < lanes; ++i) {
+      bits[i] &= attention_die(at[i], dice1) >= drop ? ~0u : 0u;
+      at[i] += lanes * kDieStep;
+    }
+    __builtin_memcpy(s + j, bits, sizeof bits);
+  }
 }
 OSM_INLINE void drop_some(const AttentionScores& b, const AttentionRow& rule, double* s, int64_t end) {
   for (int64_t j = b.from; j < end; ++j) s[j] = kept(b, rule, j) ? s[j] : 0;

@@ -113,11 +113,11 @@ struct AttentionKernels {
 const AttentionKernels& attention_kernels_of(const Isa& isa, Dtype dtype);
 
 // The number of dropout that a key has in a row: uniform in 32 bits. One mixing of (row, key), made to be cheap in
-// vectors; `dice` comes from seed, batch, head and query.
-static inline __attribute__((always_inline)) uint32_t attention_die(const uint32_t (&dice)[2], uint32_t key) {
-  uint32_t x = key * 0x9e3779b9u + dice[0];
-  x = (x ^ x >> 16) * 0x7feb352du;
-  x = ((x ^ x >> 15) + dice[1]) * 0x846ca68bu;
+// vectors; `dice` comes from seed, batch, head and query. The key comes in as key * kDieStep + dice[0].
+constexpr uint32_t kDieStep = 0x9e3779b9u;
+static inline __attribute__((always_inline)) uint32_t attention_die(uint32_t key, uint32_t dice1) {
+  uint32_t x = (key ^ key >> 16) * 0x7feb352du;
+  x = ((x ^ x >> 15) + dice1) * 0x846ca68bu;
   return x ^ x >> 16;
 }
 

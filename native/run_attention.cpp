@@ -58,7 +58,10 @@ void attention_keep(double drop, uint64_t seed, int64_t batch, int64_t head, int
                     uint8_t* keep) {
   uint32_t dice[2];
   throw_dice(seed, batch, head, query, dice);
-  for (int64_t j = 0; j < keys; ++j) keep[j] = attention_die(dice, (uint32_t)(first + j)) >= drop_below(drop);
+  for (int64_t j = 0; j < keys; ++j) {
+    const uint32_t at = (uint32_t)(first + j) * kDieStep + dice[0];
+    keep[j] = attention_die(at, dice[1]) >= drop_below(drop);
+  }
 }
 
 namespace {
