@@ -77,7 +77,7 @@ void soften(const AttentionBlock& b, int r, typename Heads<T>::S* s, int64_t end
 
 // O += P * V by the keys [from, to) that count, where V holds what is not finite: 0 times it is not 0. In the order and
 // with the roundings of panel_product, so that what nobody looks at leaves no trace in the bits. `v` is packed from
-// `packed` keys, the first of them `from`.
+// `packed` keys, the first of them `first`.
 template <class T>
 void careful_values(const AttentionBlock& b, int r, const typename Heads<T>::S* p, const uint8_t* live,
                     const typename Heads<T>::S* v, int64_t packed, int64_t first, int64_t from, int64_t to) {
@@ -86,17 +86,22 @@ void careful_values(const AttentionBlock& b, int r, const typename Heads<T>::S* 
   constexpr int64_t panel = kPanel<V>;
   constexpr S least = sizeof(S) == 4 ? (S)0x1p-126 : (S)0x1p-1022;
   S* o = (S*)b.o + r * b.o_stride;
-  for (int64_t j = from; j < to; ++j) {
-    if (!live[j]) continue;
-    for (int64_t i = 0; i < b.dv; i += V::W) {
+  for (int64_t i = 0; i < b.dv; i += V::W) {
+    V sum = V::set(0);
+    for (int64_t j = from; j < to; ++j) {
+      if (!live[j]) continue;
       const S* x = v + (i / panel * packed + (j - first)) * panel + i % panel;
       if (p[j] != 0) {
-        store(o + i, fma(V::set(p[j]), V::load(x), V::load(o + i)));
+        sum = fma(V::set(p[j]), V::load(x), sum);
         continue;
       }
+      S lanes[V::W];
+      store(lanes, sum);
       for (int64_t q = 0; q < V::W; ++q)  // a weight that underflowed is not nothing to an infinity
-        if (x[q] * 0 != 0) o[i + q] += least * x[q];
+        if (x[q] * 0 != 0) lanes[q] += least * x[q];
+      sum = V::load(lanes);
     }
+    store(o + i, add(V::load(o + i), sum));
   }
 }
 
@@ -125,28 +130,25 @@ void attention_block(const AttentionBlock& b) {
   using V = typename Heads<T>::V;
   using S = typename V::Scalar;
   constexpr int64_t panel = kPanel<V>;
-  // Keys at a time: a panel of so many values stays in the first-level cache, and so do all panels of a piece.
-  constexpr int64_t grain = 128, piece = kPiece;
   const int64_t end = padded_end<V>(b);
   S *s = (S*)b.scores, *room = (S*)b.room;
   for (int64_t j = b.from; j < b.to; j += panel) {
     const int64_t n = b.to - j < panel ? b.to - j : panel;
     if (!b.k) b.pack_k(b.keys, j, n, b.d, room);
-    panel_product<V, false>((int)((n + V::W - 1) / V::W), b.count, (const S*)b.q, b.q_stride,
-                            b.k ? (const S*)b.k + j * b.d : room, b.d, s + j, b.score_stride);
+    whole_product<V>((int)((n + V::W - 1) / V::W), b.count, (const S*)b.q, b.q_stride,
+                     b.k ? (const S*)b.k + j * b.d : room, b.d, s + j, b.score_stride);
   }
   // Which keys count is kept where it may be asked for.
   uint8_t* live = b.k && b.finite ? nullptr : b.live;
   for (int r = 0; r < b.count; ++r) soften<T>(b, r, s + r * b.score_stride, end, live ? live + r * kMostKeys : nullptr);
-  if (b.v) {
-    for (int64_t j = b.from; j < b.to; j += grain)
-      add_values<T>(b, live, b.finite, (const S*)b.v, b.packed, 0, j, b.to - j < grain ? b.to : j + grain);
-    return;
-  }
-  for (int64_t j = b.from; j < b.to; j += piece) {
-    const int64_t n = b.to - j < piece ? b.to - j : piece;
-    const bool finite = b.pack_v(b.values, j, n, b.dv, room);
-    add_values<T>(b, live, finite, room, n, j, j, j + n);
+  for (int64_t j = b.from, next; j < b.to; j = next) {
+    next = grain_end(b, j);
+    if (b.v) {
+      add_values<T>(b, live, b.finite, (const S*)b.v, b.packed, 0, j, next);
+    } else {
+      const bool finite = b.pack_v(b.values, j, next - j, b.dv, room);
+      add_values<T>(b, live, finite, room, next - j, j, j, next);
+    }
   }
 }
 

@@ -2,8 +2,9 @@
 // instruction set, which says how many registers a product keeps its sums in (kTileRows x kTileVectors).
 //
 // All products are C (rows x panel) += A (rows x n) * B (n x panel): Q with K turned, P with V, and the five of the
-// gradient. A is read element by element, as it lies or turned; B lies in panels of kPanel columns. Each element of C
-// is one chain of fused multiply-adds in the order of n: so its bits depend on no other row and on no cut of n.
+// gradient. A is read element by element, as it lies or turned; B lies in panels of kPanel columns. A sum of n products
+// is one chain of fused multiply-adds from 0 on, and what C holds is added last: short chains, and few of them, keep
+// the error of long sums small. The bits of an element depend on no other row.
 
 template <class V>
 constexpr int kPanel = kTileVectors * V::W;
@@ -14,7 +15,7 @@ OSM_INLINE void tile_product(const typename V::Scalar* a, int64_t lda, const typ
                              typename V::Scalar* c, int64_t ldc) {
   V sum[rows][vectors];
   _Pragma("GCC unroll 16") for (int r = 0; r < rows; ++r) _Pragma("GCC unroll 8") for (int v = 0; v < vectors; ++v)
-      sum[r][v] = more ? V::load(c + r * ldc + v * V::W) : V::set(0);
+      sum[r][v] = V::set(0);
   constexpr int64_t stride = (int64_t)kTileVectors * V::W;
   for (int64_t i = 0; i < n; ++i) {
     V bv[vectors];
@@ -25,7 +26,7 @@ OSM_INLINE void tile_product(const typename V::Scalar* a, int64_t lda, const typ
     }
   }
   _Pragma("GCC unroll 16") for (int r = 0; r < rows; ++r) _Pragma("GCC unroll 8") for (int v = 0; v < vectors; ++v)
-      store(c + r * ldc + v * V::W, sum[r][v]);
+      store(c + r * ldc + v * V::W, more ? add(V::load(c + r * ldc + v * V::W), sum[r][v]) : sum[r][v]);
 }
 
 template <class V, int vectors, bool more, bool turned>
@@ -72,6 +73,16 @@ void panel_product(int wanted, int rows, const typename V::Scalar* a, int64_t ld
   if constexpr (vectors > 1)
     if (wanted < vectors) return panel_product<V, more, turned, vectors - 1>(wanted, rows, a, lda, b, n, c, ldc);
   tile_rows<V, vectors, more, turned>(rows, a, lda, b, n, c, ldc);
+}
+
+// C = A * B in pieces of 128 steps.
+template <class V>
+void whole_product(int wanted, int rows, const typename V::Scalar* a, int64_t lda, const typename V::Scalar* b,
+                   int64_t n, typename V::Scalar* c, int64_t ldc) {
+  constexpr int64_t piece = 128;
+  panel_product<V, false>(wanted, rows, a, lda, b, n < piece ? n : piece, c, ldc);
+  for (int64_t i = piece; i < n; i += piece)
+    panel_product<V, true>(wanted, rows, a + i, lda, b + i * kPanel<V>, n - i < piece ? n - i : piece, c, ldc);
 }
 
 // ---- packing

@@ -101,6 +101,7 @@ class HeadRows {
     row.mask_step = p_.mask.strides[3], row.bias_step = p_.bias.strides[3];
     if (p_.slopes) row.slope = p_.slopes[batch_ * p_.heads + head(r)];
     row.away = key - i - shift_;
+    row.whole = lo(i) >= key && hi(i) <= key + n;
     if (p_.drop > 0) throw_dice(p_.seed, batch_, head(r), i, row.dice);
     return row;
   }

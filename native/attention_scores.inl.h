@@ -70,6 +70,13 @@ int64_t padded_end(const AttentionScores& b) {
   return (b.to + 4 * V::W - 1) / (4 * V::W) * (4 * V::W);
 }
 
+// Values are summed kGrain keys at a time, by place in the chunk, and these sums are added to O: with long chains of
+// additions the error would grow. A panel of so many values stays in the first-level cache.
+OSM_INLINE int64_t grain_end(const AttentionScores& b, int64_t key) {
+  const int64_t end = (key / kGrain + 1) * kGrain;
+  return end < b.to ? end : b.to;
+}
+
 template <class S>
 OSM_INLINE void hide_outside(const AttentionScores& b, const AttentionRow& rule, S* s, int64_t end) {
   const int64_t lo = rule.lo < end ? rule.lo : end;

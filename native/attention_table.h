@@ -7,7 +7,7 @@ namespace osm {
 
 constexpr int64_t kMostFeatures = 1024;  // of a head
 constexpr int64_t kMostKeys = 1024;      // of a chunk
-constexpr int64_t kPiece = 32;           // values packed at a time, where they are packed on the way
+constexpr int64_t kGrain = 64;           // keys whose values are summed at a time
 
 // What keys and values are stored in; the first four are those of Dtype.
 enum class Stored : int { f32 = 0, f64 = 1, f16 = 2, bf16 = 3, e4m3 = 4, e5m2 = 5, int8 = 6 };
@@ -27,6 +27,7 @@ struct AttentionRow {
   int64_t bias_step;
   double slope;  // ALiBi: slope * |away + key| is subtracted
   int64_t away;
+  bool whole;        // all that the row may see lies in this chunk
   uint32_t dice[2];  // of dropout: what tells this row from others
 };
 
@@ -54,7 +55,7 @@ struct AttentionBlock : AttentionScores {
   AttentionKeys keys, values;  // they are packed piece by piece on the way, with room for a piece
   void (*pack_k)(const AttentionKeys& keys, int64_t from, int64_t n, int64_t d, void* to);
   bool (*pack_v)(const AttentionKeys& keys, int64_t from, int64_t n, int64_t d, void* to);
-  void* room;      // for kPiece values or a panel of keys
+  void* room;      // for kGrain values or a panel of keys
   int64_t packed;  // keys that k and v were packed from
   bool finite;     // all values are
   uint8_t* live;   // count x kMostKeys of scratch: which keys count
@@ -74,9 +75,10 @@ struct AttentionGradient : AttentionScores {
   int64_t d_stride;
   const void *q_panels, *d_panels;  // q and d_out packed as values of `count` rows
   const double *lse, *delta;        // delta: sum of d_out * output, less the gradient of lse
-  double kept;                      // what a weight that is not dropped is multiplied by
-  bool finite;                      // all of q, d_out, K and V are
-  void *dq_sum, *dk_sum, *dv_sum;   // of q's rows; of the chunk's keys
+  const double* d_lse;
+  double kept;                     // what a weight that is not dropped is multiplied by
+  bool finite;                     // all of q, d_out, K and V are
+  void *dq_sum, *dk_sum, *dv_sum;  // of q's rows; of the chunk's keys
   int64_t dq_stride, dk_stride, dv_stride;
   char* const* d_bias;  // for each row, its gradients of the chunk's first key on; or null
   int64_t d_bias_step;  // bytes

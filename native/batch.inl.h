@@ -30,12 +30,13 @@ struct Unshifted {
 template <class T, class R>
 void map_row(const T* x, T* y, int64_t n, const R& result, Store how, char* space) {
   const Sweep<T, NoExp, R> w{nullptr, nullptr, nullptr, kNoExp, nullptr, x, result, y};
-  if (how == Store::stream)
-    sweep<T, NoExp, R, Top::none, false, false, Write::mapped, Store::stream>(w, n, space);
-  else if (how == Store::lines)
-    sweep<T, NoExp, R, Top::none, false, false, Write::mapped, Store::lines>(w, n, space);
-  else
-    sweep<T, NoExp, R, Top::none, false, false, Write::mapped, Store::plain>(w, n, space);
+  if constexpr (kStreams) {
+    if (how == Store::stream)
+      return (void)sweep<T, NoExp, R, Top::none, false, false, Write::mapped, Store::stream>(w, n, space);
+    if (how == Store::lines)
+      return (void)sweep<T, NoExp, R, Top::none, false, false, Write::mapped, Store::lines>(w, n, space);
+  }
+  sweep<T, NoExp, R, Top::none, false, false, Write::mapped, Store::plain>(w, n, space);
 }
 
 // The write pass, given the state; log_s is log(s), for log_softmax.
@@ -175,8 +176,10 @@ struct Pipeline {
   }
   template <class E, class Q, Top kTop, bool kKeep, Write kWrite>
   Swept stored(int64_t r, const E& e, const Q& result) {
-    if (how == Store::stream) return step<E, Q, kTop, kKeep, kWrite, Store::stream>(r, e, result);
-    if (how == Store::lines) return step<E, Q, kTop, kKeep, kWrite, Store::lines>(r, e, result);
+    if constexpr (kStreams) {
+      if (how == Store::stream) return step<E, Q, kTop, kKeep, kWrite, Store::stream>(r, e, result);
+      if (how == Store::lines) return step<E, Q, kTop, kKeep, kWrite, Store::lines>(r, e, result);
+    }
     return step<E, Q, kTop, kKeep, kWrite, Store::plain>(r, e, result);
   }
   // The exponentials of row r and, if it waits, the results of the row before.
@@ -201,12 +204,13 @@ struct Pipeline {
       return write_row(job.op, x_row<T>(job, r), y_row<T>(job, r), job.cols, before, before_log, how, space);
     const R result(before.s / unscale<T>());
     const Sweep<T, NoExp, R> w{nullptr, nullptr, nullptr, kNoExp, keep, nullptr, result, y_row<T>(job, r)};
-    if (how == Store::stream)
-      sweep<T, NoExp, R, Top::none, false, false, Write::scaled, Store::stream>(w, job.cols, space);
-    else if (how == Store::lines)
-      sweep<T, NoExp, R, Top::none, false, false, Write::scaled, Store::lines>(w, job.cols, space);
-    else
-      sweep<T, NoExp, R, Top::none, false, false, Write::scaled, Store::plain>(w, job.cols, space);
+    if constexpr (kStreams) {
+      if (how == Store::stream)
+        return (void)sweep<T, NoExp, R, Top::none, false, false, Write::scaled, Store::stream>(w, job.cols, space);
+      if (how == Store::lines)
+        return (void)sweep<T, NoExp, R, Top::none, false, false, Write::scaled, Store::lines>(w, job.cols, space);
+    }
+    sweep<T, NoExp, R, Top::none, false, false, Write::scaled, Store::plain>(w, job.cols, space);
   }
 
   void done(int64_t r, RowState st) {

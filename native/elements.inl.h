@@ -279,7 +279,7 @@ OSM_INLINE void put2(T* p, V a, V b) {
 
 template <class T>
 Store store_kind(bool wanted, const char* y, int64_t stride, int64_t cols) {
-  if (!wanted || sizeof(T) * (size_t)cols < 64) return Store::plain;
+  if (!kStreams || !wanted || sizeof(T) * (size_t)cols < 64) return Store::plain;
   const bool aligned = (uintptr_t)y % 64 == 0 && stride % 64 == 0 && cols % pair_of<T>() == 0;
   return aligned ? Store::stream : Store::lines;
 }

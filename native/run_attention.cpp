@@ -115,7 +115,7 @@ class Item {
         streamed_(work.count <= kTile) {
     const int64_t size = kernels_.size, count = work.count,
                   panels = round_up(std::max<int64_t>(p_.dv, 1), kernels_.panel);
-    const int64_t k_bytes = (streamed_ ? std::max(kernels_.panel * p_.d, kPiece * panels) : plan.chunk * p_.d) * size;
+    const int64_t k_bytes = (streamed_ ? std::max(kernels_.panel * p_.d, kGrain * panels) : plan.chunk * p_.d) * size;
     const int64_t parts[] = {count * p_.d * size,
                              count * plan.width * size,
                              count * plan.width * size,

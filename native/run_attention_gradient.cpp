@@ -36,12 +36,12 @@ struct Plan {
 // What all chunks of a head of k share: log-sum-exps and deltas of its rows.
 struct Head {
   const HeadRows rows;
-  std::vector<double> lse, delta;
+  std::vector<double> lse, d_lse, delta;
 
   Head(const Plan& plan, int64_t batch, int64_t group) : rows(plan.p, batch, group) {
     const AttentionGradientProblem& p = plan.p;
     const auto n = (size_t)rows.count();
-    lse.resize(n), delta.resize(n);
+    lse.resize(n), d_lse.resize(n), delta.resize(n);
     for (int64_t r = 0; r < rows.count(); ++r) {
       const char* at = rows.at(p.lse, r);
       const double found = p.single ? (double)*(const float*)at : *(const double*)at;
@@ -49,7 +49,8 @@ struct Head {
       if (found == kEmpty) continue;  // a row that sees nothing: its gradients are not read
       const double dot =
           plan.kernels.dot(rows.at(p.d_out, r), p.d_out.strides[3], rows.at(p.o, r), p.o.strides[3], p.dv);
-      delta[(size_t)r] = dot - (p.d_lse.p ? *(const double*)rows.at(p.d_lse, r) : 0.0);
+      d_lse[(size_t)r] = p.d_lse.p ? *(const double*)rows.at(p.d_lse, r) : 0.0;
+      delta[(size_t)r] = dot - d_lse[(size_t)r];
       if (p.delta.p) *(double*)rows.at(p.delta, r) = delta[(size_t)r];
     }
   }
@@ -130,8 +131,8 @@ class Chunks {
     const int stored = (int)p_.stored;
     // V's own panels are not needed, but whether it is finite is: the room of dV's sums takes them.
     finite_ = true;
-    for (int64_t j = 0; j < keys_; j += kPiece)
-      finite_ = kernels_.pack_v[stored](values, j, std::min(kPiece, keys_ - j), p_.dv, d_panels_) && finite_;
+    for (int64_t j = 0; j < keys_; j += kTile)
+      finite_ = kernels_.pack_v[stored](values, j, std::min(kTile, keys_ - j), p_.dv, d_panels_) && finite_;
     finite_ = kernels_.pack_v[stored](keys, 0, keys_, p_.d, kv_) && finite_;
     kernels_.pack_k[stored](keys, 0, keys_, p_.d, k_), kernels_.pack_k[stored](values, 0, keys_, p_.dv, vt_);
   }
@@ -152,6 +153,7 @@ class Chunks {
     b.drop = p_.drop > 0 ? drop_below(p_.drop) : 0, b.first_key = key_, b.kept = 1 / (1 - p_.drop);
     b.packed = keys_, b.k = k_, b.vt = vt_, b.kv = kv_, b.q_panels = q_panels_, b.d_panels = d_panels_;
     b.lse = head_.lse.data() + t, b.delta = head_.delta.data() + t;
+    b.d_lse = head_.d_lse.data() + t;
     b.finite = finite_ && finite_q && finite_d;
     b.dk_sum = dk, b.dk_stride = plan_.width, b.dv_sum = dv, b.dv_stride = plan_.v_width;
     b.dq_sum = dq ? dq + t * plan_.width * size : nullptr, b.dq_stride = plan_.width;

@@ -115,6 +115,7 @@ OSM_INLINE void stream2(T16* p, F32 a, F32 b) {
 OSM_INLINE void fence() { _mm_sfence(); }
 OSM_INLINE void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
 constexpr int kStreamAlign = 32;
+constexpr bool kStreams = true;
 OSM_INLINE void copy_line(const char* s, char* d, bool nt) {
   for (int i = 0; i < 64; i += 32) {
     __m256i v = _mm256_loadu_si256((const __m256i*)(s + i));

@@ -104,6 +104,7 @@ OSM_INLINE void stream2(T16* p, F32 a, F32 b) {
 OSM_INLINE void fence() { _mm_sfence(); }
 OSM_INLINE void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
 constexpr int kStreamAlign = 64;
+constexpr bool kStreams = true;
 OSM_INLINE void copy_line(const char* s, char* d, bool nt) {
   __m512i v = _mm512_loadu_si512(s);
   if (nt)

@@ -99,6 +99,7 @@ OSM_INLINE void stream2(T16* p, F32 a, F32 b) {
 OSM_INLINE void fence() {}
 OSM_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 constexpr int kStreamAlign = 16;
+constexpr bool kStreams = true;
 OSM_INLINE void copy_line(const char* s, char* d, bool) { __builtin_memcpy(d, s, 64); }
 OSM_INLINE uint64_t read_line(const char* s) {
   uint64x2_t v = vld1q_u64((const uint64_t*)s);

@@ -121,6 +121,7 @@ OSM_INLINE void stream2(T16* p, F32 a, F32 b) {
 OSM_INLINE void fence() {}
 OSM_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 constexpr int kStreamAlign = 8;
+constexpr bool kStreams = false;  // stream() is store(): no kernel of its own for it
 OSM_INLINE void copy_line(const char* s, char* d, bool) { __builtin_memcpy(d, s, 64); }
 OSM_INLINE uint64_t read_line(const char* s) {
   uint64_t total = 0;
