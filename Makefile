@@ -23,7 +23,7 @@ THREADS = $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)))')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test exhaustive scoreboard bench count lint format sanitize wheel check-neon check-avx2 clean
+.PHONY: help demo test examples exhaustive scoreboard bench count lint format sanitize wheel check-neon check-avx2 clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,8 +34,13 @@ demo: $(VENV)/.package $(VENV)/.extra-plots ## the main job: report on real scor
 	@mkdir -p out
 	$(BIN)/online-softmax run examples/attention_scores.npy -o out/attention_probabilities.npy
 
-test: $(VENV)/.package $(VENV)/.extra-test $(EXHAUSTIVE) ## the test suite
-	$(BIN)/pytest
+test: $(VENV)/.package $(VENV)/.extra-test $(EXHAUSTIVE) ## the test suite, on every core
+	$(BIN)/pytest --numprocesses $(THREADS) --dist worksteal
+
+examples: $(VENV)/.package $(VENV)/.extra-examples ## attention at work: a real model, a paged cache, 65,536 tokens (QUICK=1: 8,192)
+	$(BIN)/python examples/minilm_embeddings.py
+	$(BIN)/python examples/paged_decode.py
+	$(BIN)/python examples/long_document.py $(if $(QUICK),--tokens 8192)
 
 exhaustive: $(EXHAUSTIVE) ## every pair of 16-bit values: exp, softmax, log-sum-exp, merge (ALL=1: every kernel, QUICK=1: every 127th)
 	$(EXHAUSTIVE) --threads $(THREADS) $(if $(ALL),,--only $(EXHAUSTIVE_CHECKS)) $(if $(QUICK),--stride 127)
@@ -44,7 +49,7 @@ exhaustive: $(EXHAUSTIVE) ## every pair of 16-bit values: exp, softmax, log-sum-
 $(EXHAUSTIVE): $(VENV)/.package $(CMAKE_READY) $(wildcard native/exhaustive/*)
 	$(CMAKE) -S native/exhaustive -B build/exhaustive \
 	  -DCORE_LIBRARY="$$(ls -t "$(CURDIR)"/build/cp*/libonline_softmax_core.a 2> /dev/null | head -n 1)"
-	$(CMAKE) --build build/exhaustive --parallel
+	MAKEFLAGS= $(CMAKE) --build build/exhaustive --parallel
 	@touch $@
 
 scoreboard: $(VENV)/.package $(VENV)/.extra-test $(VENV)/.extra-bench ## the conformance kit on every library: docs/scoreboard.md, peers.json
@@ -55,6 +60,8 @@ bench: $(VENV)/.package $(VENV)/.extra-bench ## ratios to the peers and to this 
 	$(BIN)/python -m benchmarks.small_calls $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.busy_core $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.choice $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.attention $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.attention_accuracy $(BENCH_FLAGS)
 	$(if $(QUICK),,$(BIN)/online-softmax report > benchmarks/results/report.txt)
 	$(BIN)/python -m benchmarks.table $(BENCH_FLAGS) $(if $(QUICK),,--readme README.md)
 
@@ -94,7 +101,7 @@ check-avx2: $(CMAKE_READY) ## the native tests on an emulated CPU that has AVX2 
 
 clean: ## remove what the targets made, the environments too
 	rm -rf $(VENV) build dist wheelhouse out .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find benchmarks scripts src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find benchmarks examples scripts src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- environments ----------------------------------------------------------------------------------------------------
 # .venv holds the package and its extras. The tools live in .venv/lint, .venv/wheel and .venv/native, so that what mypy
@@ -107,9 +114,9 @@ $(VENV)/.made:
 	@touch $@
 
 # Built with the tools in .venv and not in an isolated environment, whose new path each time would have every file
-# compiled again.
+# compiled again. Without MAKEFLAGS, so that the compilers take every core under `make --jobs` too.
 $(VENV)/.package: $(SOURCES) $(VENV)/.build-tools
-	$(BIN)/python $(PIP) --no-build-isolation .
+	MAKEFLAGS= $(BIN)/python $(PIP) --no-build-isolation .
 	@touch $@
 
 $(VENV)/.build-tools: pyproject.toml scripts/requirements.py | $(VENV)/.made
@@ -117,7 +124,8 @@ $(VENV)/.build-tools: pyproject.toml scripts/requirements.py | $(VENV)/.made
 	$(BIN)/python $(PIP) -r $@.txt
 	@touch $@
 
-$(VENV)/.extra-%: pyproject.toml scripts/requirements.py | $(VENV)/.made
+# After the package: two pips at once in one environment get in each other's way under `make --jobs`.
+$(VENV)/.extra-%: pyproject.toml scripts/requirements.py | $(VENV)/.package
 	$(REQUIREMENTS) project extra:$* > $@.txt
 	$(BIN)/python $(PIP) -r $@.txt
 	@touch $@

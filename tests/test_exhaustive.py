@@ -1,4 +1,4 @@
-"""The 16-bit formats in full: exp of every value, and pairs through merge, softmax and log-sum-exp.
+"""The 16-bit formats: exp of every value, and pairs through merge, softmax and log-sum-exp.
 
 A compiled driver does the work (native/exhaustive): it decides for each result whether it is the correctly
 rounded one. Here its findings are held to the promise, its counts to numpy, and its reference to mpmath.
@@ -33,9 +33,10 @@ BOUND = 0.512
 SUM_BOUNDS = {"2^-24": 2.1, "2^-53": 8.0}
 #: float32 results of exp, as in test_exp.py.
 FLOAT_BOUND = 1.01
-#: Checked here for every pair. The others go through a sample: every STRIDE-th code with all codes.
-COMPLETE = "softmax.columns.cached"
-STRIDE, STRIDE_OF_OTHERS = 127, 1021
+#: Every STRIDE-th code with all codes: for the check sampled most, for the others, and for all with the
+#: instruction sets that are not the default. `make exhaustive` takes every code. Primes: all bits vary.
+CLOSEST = "softmax.columns.cached"
+STRIDE, STRIDE_OF_OTHERS, STRIDE_ELSEWHERE = 7, 509, 1021
 #: Relative error the driver's reference answers for (kExactError in exact.h).
 EXACT = mpmath.mpf(2) ** -84
 
@@ -88,7 +89,7 @@ def test_the_list_is_known_here() -> None:
     assert {name.split(".")[0] for name in names()} == {
         "exp", "exps", "merge", "softmax", "logsumexp", "state",
     }  # fmt: skip
-    assert COMPLETE in names()
+    assert CLOSEST in names()
 
 
 @pytest.mark.parametrize("isa", cpu.isas())
@@ -104,17 +105,16 @@ def test_exp_of_every_value(isa: str) -> None:
             assert 0.5 <= finding["float32_ulps"] <= FLOAT_BOUND
 
 
-def test_every_pair() -> None:
-    found = run_pairs(COMPLETE, cpu.default_isa(), 1)
+def test_a_large_sample_of_one_way() -> None:
+    found = run_pairs(CLOSEST, cpu.default_isa(), STRIDE)
     assert [f["format"] for f in found] == list(FORMATS)
-    assert all(f["pairs"] == CODES**2 for f in found)
 
 
 @pytest.mark.parametrize("isa", cpu.isas())
 def test_a_sample_of_every_way(isa: str) -> None:
-    """All but `COMPLETE` with the default instruction set, all with the others."""
-    rest = [n for n in names() if not n.startswith("exp") and (isa != cpu.default_isa() or n != COMPLETE)]
-    stride = STRIDE if isa == cpu.default_isa() else STRIDE_OF_OTHERS
+    """All but `CLOSEST` with the default instruction set, all with the others."""
+    rest = [n for n in names() if not n.startswith("exp") and (isa != cpu.default_isa() or n != CLOSEST)]
+    stride = STRIDE_OF_OTHERS if isa == cpu.default_isa() else STRIDE_ELSEWHERE
     found = run_pairs(",".join(rest), isa, stride)
     assert [f["check"] for f in found] == rest * len(FORMATS)
 

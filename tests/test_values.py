@@ -19,6 +19,7 @@ from helpers import (
     noise,
     row,
     row_kinds,
+    truth,
     ulp,
 )
 
@@ -36,7 +37,7 @@ def ids(variants: list[tuple[str, ...]]) -> list[str]:
 
 
 @cache
-def truth(op: str, kind: str, dtype: np.dtype, n: int) -> tuple[np.ndarray, np.ndarray]:
+def truth_of_row(op: str, kind: str, dtype: np.dtype, n: int) -> tuple[np.ndarray, np.ndarray]:
     """(row in float64, true result), one row."""
     x = row(kind, dtype, n).astype(np.float64)[None]
     return x, np.asarray(getattr(reference, op)(x, axis=-1))
@@ -61,7 +62,7 @@ def test_sizes(variant):
     dtype = FORMATS[fmt]
     for kind in kinds(dtype, algorithm):
         for n in SIZES + LONG:
-            x, expected = truth(op, kind, dtype, n)
+            x, expected = truth_of_row(op, kind, dtype, n)
             got = getattr(osm, op)(row(kind, dtype, n)[None], isa=isa, algorithm=algorithm, threads=1)
             assert got.dtype == dtype
             allowed = bound(op, x, expected, dtype, shifted=algorithm != "naive")
@@ -79,7 +80,7 @@ def test_batches(variant):
         for rows in range(1, 10):
             x = base[1 : 1 + rows * n].reshape(rows, n)
             wide = x.astype(np.float64)
-            expected = getattr(reference, op)(wide, axis=-1)
+            expected = truth(op, wide)
             got = getattr(osm, op)(x, isa=isa, algorithm=algorithm, threads=2)
             assert_close(
                 got, expected, bound(op, wide, expected, dtype, shifted=algorithm != "naive"), f"{x.shape}"
@@ -95,7 +96,7 @@ def test_fast_precision(variant):
     dtype = FORMATS[fmt]
     for kind in kinds(dtype, algorithm):
         for n in (1, 3, WIDTH + 1, 129, 1025, 4097):
-            x, expected = truth(op, kind, dtype, n)
+            x, expected = truth_of_row(op, kind, dtype, n)
             given = row(kind, dtype, n)[None]
             got = getattr(osm, op)(given, isa=isa, algorithm=algorithm, precision="fast", threads=1)
             allowed = bound(op, x, expected, dtype, shifted=algorithm != "naive", fast=dtype.itemsize == 2)
