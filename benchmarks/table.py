@@ -2,21 +2,24 @@
 
     python -m benchmarks.table [--name rows] [--readme README.md] [--quick]
 
-Writes results/table.md and results/softmax.svg. With --readme it also puts the table between the lines
+Writes results/table.md and results/softmax.svg; the tables of attention.json and attention_accuracy.json
+stand last, where these are there. With --readme it also puts the table without them between the lines
 `<!-- benchmarks: begin -->` and `<!-- benchmarks: end -->` of that file, and results/report.txt, what
-`online-softmax report` printed, between those of `report`, so that no figure is copied by hand.
+`online-softmax report` printed, between those of `report`, and the summary of attention between those of
+`attention`, so that no figure is copied by hand.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import record
+from benchmarks import attention_table, record
 from benchmarks.cases import JAX, ORT_OUT, OURS_OUT, SCIPY, TORCH_OUT
+from benchmarks.markdown import markdown
 
 Record = dict[str, Any]
 
@@ -28,12 +31,6 @@ SERIES = (
     (JAX, "JAX", "#009e73"),
     (SCIPY, "SciPy", "#999999"),
 )
-
-
-def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]], right: int) -> str:
-    """A Markdown table; the columns from the `right`-th on are aligned right."""
-    rule = [":--" if i < right else "--:" for i in range(len(headings))]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (headings, rule, *rows))
 
 
 def _bars(bars: Sequence[Record]) -> str:
@@ -190,7 +187,10 @@ def main() -> None:
         extra = record.read(name, arguments.quick)
         parts += [make(extra)] if extra is not None else []
     text = "\n\n".join(parts)
-    (folder / "table.md").write_text(text + "\n")
+    timed, exact = (record.read(name, arguments.quick) for name in ("attention", "attention_accuracy"))
+    more = [] if timed is None else [attention_table.timing(timed)]
+    more += [] if exact is None else [attention_table.accuracy(exact)]
+    (folder / "table.md").write_text("\n\n".join([text, *more]) + "\n")
     if importlib.util.find_spec("matplotlib") is None:
         print("matplotlib not installed: no figure")
     else:
@@ -200,6 +200,8 @@ def main() -> None:
         report = folder / "report.txt"
         if report.exists():
             into_readme(arguments.readme, "report", f"```text\n{report.read_text().rstrip()}\n```")
+        if timed is not None:
+            into_readme(arguments.readme, "attention", attention_table.summary(timed, exact))
     print(f"wrote {folder / 'table.md'}")
 
 
