@@ -33,7 +33,7 @@ struct AttentionProblem {
   int64_t block_size = 0, blocks_stride = 0;
   double scale = 1, softcap = 0;
   // Query i sees the keys j with i + shift - left <= j <= i + shift + right; shift is keys - queries of the sequence
-  // where lower_right, else 0.
+  // where lower_right, else 0 (but see placed).
   bool lower_right = true;
   int64_t left = INT64_MAX, right = INT64_MAX;
   AttentionArray mask;               // one byte an element
@@ -44,6 +44,10 @@ struct AttentionProblem {
   const double* v_scales = nullptr;
   double drop = 0;  // dropout's probability
   uint64_t seed = 0;
+  // Batch, head, query and key that the first of each of this call are, in a whole of which it is a part: dropout counts
+  // from there, and where `placed` so do the distances of queries and keys, and shift is query - key.
+  int64_t origin[4] = {};
+  bool placed = false;
   AttentionArray lse;   // the last stride is not used; p null: not wanted
   bool single = false;  // lse in float
 };

@@ -187,11 +187,10 @@ void pack_k(const AttentionKeys& keys, int64_t from, int64_t n, int64_t d, void*
     const bool near = !plain || keys.step == (int64_t)sizeof(S);
     for (; near && c + W <= d; c += W) {
       V block[W];
-      _Pragma("GCC unroll 16") for (int64_t i = 0; i < W; ++i) block[i] = V::load(row[i] + c);
+      load_turned(row, c, block);
       if constexpr (plain)
         _Pragma("GCC unroll 16") for (int64_t i = 0; i < W; ++i)
             __builtin_prefetch((const char*)(row[i] + c) + kAheadOfKeys);
-      transpose(block);
       _Pragma("GCC unroll 16") for (int64_t i = 0; i < W; ++i) store(out + (c + i) * panel, block[i]);
     }
     for (; c < d; ++c)
@@ -205,17 +204,20 @@ bool pack_v(const AttentionKeys& values, int64_t from, int64_t n, int64_t d, voi
   using S = typename V::Scalar;
   constexpr int64_t panel = kPanel<V>;
   const int64_t panels = (d + panel - 1) / panel;
+  // Rows that fill their panels are read where they lie.
+  const bool plain = __is_same(T, S) && values.step == (int64_t)sizeof(S) && d % panel == 0;
   S line[kMostFeatures + panel], odd[V::W] = {};
   T room[kMostFeatures];
   S* out = (S*)to;
   V found = V::set(0);
   for (int64_t i = d; i < panels * panel; ++i) line[i] = 0;
   for (int64_t j = 0; j < n; ++j) {
-    gather_row<T>(values.rows[from + j], values.step, d, line, room);
-    ask_for(values.rows[from + j], d * (int64_t)sizeof(T));
-    for (int64_t q = 0; q < panels; ++q)
-      for (int64_t i = 0; i < panel; i += V::W) {
-        const V x = V::load(line + q * panel + i);
+    const char* p = values.rows[from + j];
+    ask_for(p, d * (int64_t)sizeof(T));
+    if (!plain) gather_row<T>(p, values.step, d, line, room);
+    const S* row = plain ? (const S*)p : line;
+    for (int64_t q = 0; q < panels; ++q) _Pragma("GCC unroll 4") for (int64_t i = 0; i < panel; i += V::W) {
+        const V x = V::load(row + q * panel + i);
         store(out + (q * n + j) * panel + i, x);
         found = fma(x, V::set(0), found);
       }

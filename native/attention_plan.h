@@ -33,7 +33,9 @@ class HeadRows {
  public:
   HeadRows(const AttentionProblem& p, int64_t batch, int64_t group)
       : p_(p), batch_(batch), group_(group), share_(p.heads / p.groups), sequence_(p.sequences[batch]) {
-    shift_ = p.lower_right ? sequence_.keys - sequence_.queries : 0;
+    shift_ = p.placed        ? p.origin[2] - p.origin[3]
+             : p.lower_right ? sequence_.keys - sequence_.queries
+                             : 0;
   }
   int64_t count() const { return share_ * sequence_.queries; }
   int64_t keys() const { return sequence_.keys; }
@@ -102,7 +104,7 @@ class HeadRows {
     if (p_.slopes) row.slope = p_.slopes[batch_ * p_.heads + head(r)];
     row.away = key - i - shift_;
     row.whole = lo(i) >= key && hi(i) <= key + n;
-    if (p_.drop > 0) throw_dice(p_.seed, batch_, head(r), i, row.dice);
+    if (p_.drop > 0) throw_dice(p_.seed, p_.origin[0] + batch_, p_.origin[1] + head(r), p_.origin[2] + i, row.dice);
     return row;
   }
 

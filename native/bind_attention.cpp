@@ -71,6 +71,12 @@ class Attention {
     if (right >= 0) p_.right = right;
   }
   void dropout(double p, uint64_t seed) { p_.drop = p, p_.seed = seed; }
+  // Batch, head, query and key of the whole; see AttentionProblem.
+  void origin(const Longs& at) {
+    if (at.size() != 4) throw nb::value_error("batch, head, query, key");
+    for (size_t i = 0; i < 4; ++i) p_.origin[i] = at[i];
+    p_.placed = true;
+  }
   void forward(bool wide, bool single) {
     p_.wide = wide, p_.single = single;
     nb::gil_scoped_release free;
@@ -103,6 +109,7 @@ void bind_attention(nb::module_& m) {
       .def("scores", &Attention::scores)
       .def("band", &Attention::band)
       .def("dropout", &Attention::dropout)
+      .def("origin", &Attention::origin)
       .def("forward", &Attention::forward)
       .def("backward", &Attention::backward);
   m.def("keep_array", &keep_array);

@@ -203,7 +203,7 @@ class Item {
       b.count = (int)count, b.d = p_.d, b.dv = p_.dv;
       b.q = q_ + t * p_.d * kernels_.size, b.q_stride = p_.d;
       b.scale = rows_.scale(), b.softcap = p_.softcap, b.rows = rules;
-      b.drop = p_.drop > 0 ? drop_below(p_.drop) : 0, b.first_key = key;
+      b.drop = p_.drop > 0 ? drop_below(p_.drop) : 0, b.first_key = p_.origin[3] + key;
       if (streamed_)
         b.keys = keys, b.values = values, b.pack_k = pack_k, b.pack_v = pack_v, b.room = k_;
       else

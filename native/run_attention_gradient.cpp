@@ -150,7 +150,7 @@ class Chunks {
     b.count = (int)count, b.d = p_.d, b.dv = p_.dv;
     b.q = q_, b.q_stride = p_.d, b.d_out = d_out_, b.d_stride = p_.dv;
     b.scale = head_.rows.scale(), b.softcap = p_.softcap, b.rows = rules;
-    b.drop = p_.drop > 0 ? drop_below(p_.drop) : 0, b.first_key = key_, b.kept = 1 / (1 - p_.drop);
+    b.drop = p_.drop > 0 ? drop_below(p_.drop) : 0, b.first_key = p_.origin[3] + key_, b.kept = 1 / (1 - p_.drop);
     b.packed = keys_, b.k = k_, b.vt = vt_, b.kv = kv_, b.q_panels = q_panels_, b.d_panels = d_panels_;
     b.lse = head_.lse.data() + t, b.delta = head_.delta.data() + t;
     b.d_lse = head_.d_lse.data() + t;

@@ -10,10 +10,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-
-#: Choices a developer's shell may hold would change what the tests run.
-CHOICES = ("ONLINE_SOFTMAX_ISA", "ONLINE_SOFTMAX_ALGORITHM", "ONLINE_SOFTMAX_THREADS")
-
+from helpers import CHOICES
 
 # A shell that starts the tests in the background has them ignore SIGINT, and so would every child they
 # interrupt.

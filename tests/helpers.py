@@ -19,6 +19,8 @@ import numpy as np
 from online_softmax import reference
 from online_softmax.numerics import bounds
 
+#: Choices a developer's shell may hold would change what the tests run.
+CHOICES = ("ONLINE_SOFTMAX_ISA", "ONLINE_SOFTMAX_ALGORITHM", "ONLINE_SOFTMAX_THREADS")
 FORMATS = {
     "f64": np.dtype(np.float64),
     "f32": np.dtype(np.float32),

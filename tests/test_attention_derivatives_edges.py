@@ -345,7 +345,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"dv": "x"}, TypeError, "dv holds"),
     ({"k": np.zeros((2, 2, 11, 6), np.float32)}, TypeError, "k is float32 and q is float64"),
     ({"k": np.zeros((2, 2, 11, 5))}, ValueError, "k has 5 features and q 6"),
-    ({"dbias": np.zeros(11)}, ValueError, "dbias is given and bias is not: bias=0"),
+    ({"dbias": np.zeros(11)}, ValueError, "dbias is given and bias is not: bias of the shape"),
     (
         {"bias": np.zeros(11), "dbias": np.zeros(1)},
         ValueError,

@@ -75,6 +75,42 @@ def test_any_split_of_queries_has_its_part_of_the_mask(isa: str) -> None:
     assert_same_bits(osm.dropout_mask((1, 2, 4, 6), 0.3, 9), larger[:1, :2, :4, :6])
 
 
+@every_isa
+def test_a_part_told_its_place_has_its_part_of_the_whole(isa: str) -> None:
+    """Keys, queries, heads and batch split, with dropout, a causal triangle, a window and slopes."""
+    q, k, v = operands(4, 2, 30, 30, 8, 8, "float64")
+    slopes = np.array([0.5, 0.25, 0.125, 0.0625])
+    options = {"dropout_p": 0.3, "seed": 9, "causal": True, "window": (20, None), "isa": isa}
+    whole = osm.attention(q, k, v, alibi_slopes=slopes, return_lse=True, **options)
+    states = [
+        osm.attention(
+            q[1:, 2:, 10:], k[1:, 1:, a:b], v[1:, 1:, a:b], alibi_slopes=slopes[2:], origin=(1, 2, 10, a),
+            return_state=True, **options,
+        )
+        for a, b in ((0, 7), (7, 25), (25, 30))
+    ]  # fmt: skip
+    merged = osm.AttentionState.merge_many(states)
+    np.testing.assert_allclose(merged.o, whole.output[1:, 2:, 10:], rtol=0, atol=2.0**-53 * 512)
+    np.testing.assert_allclose(merged.lse, whole.lse[1:, 2:, 10:], rtol=0, atol=2.0**-53 * 512)
+    mask = osm.dropout_mask((2, 4, 30, 30), 0.3, 9)
+    part = osm.dropout_mask((1, 2, 20, 18), 0.3, 9, origin=(1, 2, 10, 7))
+    assert_same_bits(part, mask[1:, 2:, 10:, 7:25])
+    # The gradients of a part of the queries, too: dq of these, and what they add to dk and dv.
+    do = np.random.default_rng(2).standard_normal(whole.output.shape)
+    of_whole = osm.attention_backward(do, q, k, v, *whole, alibi_slopes=slopes, **options)
+    sums = [np.zeros_like(k), np.zeros_like(v)]
+    for a, b in ((0, 10), (10, 30)):
+        rows = slice(a, b)
+        made = osm.attention_backward(
+            do[:, :, rows], q[:, :, rows], k, v, whole.output[:, :, rows], whole.lse[:, :, rows],
+            alibi_slopes=slopes, origin=(0, 0, a, 0), **options,
+        )  # fmt: skip
+        np.testing.assert_allclose(made.q, of_whole.q[:, :, rows], rtol=0, atol=2.0**-53 * 4096)
+        sums = [sums[0] + made.k, sums[1] + made.v]
+    np.testing.assert_allclose(sums[0], of_whole.k, rtol=0, atol=2.0**-53 * 4096)
+    np.testing.assert_allclose(sums[1], of_whole.v, rtol=0, atol=2.0**-53 * 4096)
+
+
 @pytest.mark.parametrize("p", [0.0, 0.01, 0.1, 0.5, 0.9])
 def test_as_many_are_kept_as_asked_for(p: float) -> None:
     mask = osm.dropout_mask((4, 8, 64, 512), p, 42)

@@ -171,7 +171,9 @@ def test_keys_in_8_bits(isa: str, stored: Any, queries: int, dtype: str) -> None
     assert made.dtype == q.dtype
     close([made.astype(np.float64)], [right], atol=12 * CLOSE, rtol=2.0**-8 if dtype == "bfloat16" else 0)
     as_such = [a.astype(SHORT[dtype]) for a in (k, v)]
-    assert_same_bits(osm.attention(q, k, v, isa=isa), osm.attention(q, *as_such, isa=isa))
+    assert_same_bits(
+        osm.attention(q, k, v, k_scale=1, v_scale=1, isa=isa), osm.attention(q, *as_such, isa=isa)
+    )
 
 
 @every_isa
@@ -179,7 +181,8 @@ def test_keys_in_8_bits(isa: str, stored: Any, queries: int, dtype: str) -> None
 def test_every_value_of_8_bits_is_read_right(isa: str, stored: Any) -> None:
     v = np.arange(256, dtype=np.uint8).view(stored).reshape(256, 1, 1)
     q, k = np.zeros((256, 1, 1), np.float32), np.zeros((256, 1, 1), stored)
-    np.testing.assert_array_equal(osm.attention(q, k, v, isa=isa).ravel(), v.astype(np.float32).ravel())
+    made = osm.attention(q, k, v, k_scale=1.0, v_scale=1.0, isa=isa)
+    np.testing.assert_array_equal(made.ravel(), v.astype(np.float32).ravel())
 
 
 @every_isa
@@ -276,6 +279,12 @@ def test_wrong_sequences_are_named(change: dict[str, Any], error: type[Exception
             r"k_scale has shape \(3,\): \(\), \(2,\) or \(2, 2\)",
         ),
         ({"seqlens_k": [1, 1], "v_scale": INF}, ValueError, "v_scale holds inf"),
+        ({"seqlens_k": [1, 1], "k_scale": [0.0, 1.0]}, ValueError, "k_scale holds 0.0: positive"),
+        (
+            {"seqlens_k": [1, 1], "k": np.zeros((6, 2, 4, 8), np.int8), "v": np.zeros((6, 2, 4, 8), np.int8)},
+            ValueError,
+            "k_scale is not given: int8",
+        ),
         (
             {"seqlens_k": [1, 1], "cu_seqlens_q": [0, 1], "mask": True},
             ValueError,

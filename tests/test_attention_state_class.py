@@ -229,3 +229,20 @@ def test_changed_missing_extra_and_foreign_bytes_are_refused() -> None:
 def test_sealed_bytes_that_hold_no_normal_form_are_refused(array: np.ndarray) -> None:
     with pytest.raises(ValueError, match=r"data (has shape|holds a pair)"):
         AttentionState.from_bytes(wire.pack(2, [np.asarray(array)]))
+
+
+def test_states_take_another_shape() -> None:
+    rng = np.random.default_rng(3)
+    state = AttentionState(rng.standard_normal((2, 3, 4, 5)), rng.standard_normal((2, 3, 4)))
+    flat = state.reshape((6, 4))
+    assert flat.shape == (6, 4)
+    np.testing.assert_array_equal(flat.o, state.o.reshape(6, 4, 5))
+    assert flat.reshape((2, 3, -1)) == state
+    moved = state.moveaxis(1, 2)
+    np.testing.assert_array_equal(moved.o, state.o.transpose(0, 2, 1, 3))
+    np.testing.assert_array_equal(moved.lse, state.lse.transpose(0, 2, 1))
+    assert state.moveaxis(-1, 0).moveaxis(0, -1) == state
+    with pytest.raises(ValueError, match="reshape"):
+        state.reshape((5, 5))
+    with pytest.raises(ValueError, match="source"):
+        state.moveaxis(3, 0)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CHOICES
+from helpers import CHOICES
 
 ROOT = Path(__file__).parent.parent
 Record = dict[str, Any]

@@ -31,17 +31,21 @@ OSM_INLINE void transpose(F64 (&r)[4]) {
   r[0].v = _mm256_permute2f128_pd(a, c, 0x20), r[1].v = _mm256_permute2f128_pd(b, d, 0x20);
   r[2].v = _mm256_permute2f128_pd(a, c, 0x31), r[3].v = _mm256_permute2f128_pd(b, d, 0x31);
 }
-OSM_INLINE void transpose(F32 (&r)[8]) {
-  __m256 a[8], b[8];
-  for (int i = 0; i < 8; i += 2)
-    a[i] = _mm256_unpacklo_ps(r[i].v, r[i + 1].v), a[i + 1] = _mm256_unpackhi_ps(r[i].v, r[i + 1].v);
-  for (int i = 0; i < 8; i += 4) {
-    b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44), b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
-    b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44), b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
-  }
-  for (int i = 0; i < 4; ++i) {
-    r[i].v = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
-    r[i + 4].v = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
+OSM_INLINE void load_turned(const double* const* rows, int64_t c, F64 (&block)[4]) {
+  for (int i = 0; i < 4; ++i) block[i] = F64::load(rows[i] + c);
+  transpose(block);
+}
+// Halves come together as they are loaded, so that nothing crosses the middle of a register afterwards.
+OSM_INLINE void load_turned(const float* const* rows, int64_t c, F32 (&block)[8]) {
+  const auto halves = [&](int i, int64_t at) OSM_LAMBDA_INLINE {
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(rows[i] + at)), _mm_loadu_ps(rows[i + 4] + at), 1);
+  };
+  for (int h = 0; h < 2; ++h) {
+    const __m256 r0 = halves(0, c + 4 * h), r1 = halves(1, c + 4 * h), r2 = halves(2, c + 4 * h), r3 = halves(3, c + 4 * h);
+    const __m256 a = _mm256_unpacklo_ps(r0, r1), b = _mm256_unpackhi_ps(r0, r1);
+    const __m256 d = _mm256_unpacklo_ps(r2, r3), e = _mm256_unpackhi_ps(r2, r3);
+    block[4 * h].v = _mm256_shuffle_ps(a, d, 0x44), block[4 * h + 1].v = _mm256_shuffle_ps(a, d, 0xee);
+    block[4 * h + 2].v = _mm256_shuffle_ps(b, e, 0x44), block[4 * h + 3].v = _mm256_shuffle_ps(b, e, 0xee);
   }
 }
 #include "../attention_pack.inl.h"

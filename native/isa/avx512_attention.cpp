@@ -64,6 +64,12 @@ OSM_INLINE void transpose(F32 (&r)[16]) {
     r[i + 8].v = __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
   }
 }
+// W elements from c on of each of W rows, as columns.
+template <class V>
+OSM_INLINE void load_turned(const typename V::Scalar* const* rows, int64_t c, V (&block)[V::W]) {
+  _Pragma("GCC unroll 16") for (int i = 0; i < V::W; ++i) block[i] = V::load(rows[i] + c);
+  transpose(block);
+}
 #include "../attention_pack.inl.h"
 #include "../attention_scores.inl.h"
 #include "../attention_gradient.inl.h"

@@ -40,6 +40,12 @@ OSM_INLINE void transpose(F32 (&r)[4]) {
   };
   r[0].v = low(a, c), r[1].v = low(b, d), r[2].v = high(a, c), r[3].v = high(b, d);
 }
+// W elements from c on of each of W rows, as columns.
+template <class V>
+OSM_INLINE void load_turned(const typename V::Scalar* const* rows, int64_t c, V (&block)[V::W]) {
+  _Pragma("GCC unroll 16") for (int i = 0; i < V::W; ++i) block[i] = V::load(rows[i] + c);
+  transpose(block);
+}
 #include "../attention_pack.inl.h"
 #include "../attention_scores.inl.h"
 #include "../attention_gradient.inl.h"

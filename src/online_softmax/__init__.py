@@ -1,5 +1,5 @@
-"""Softmax, log-softmax, log-sum-exp and top-k of NumPy arrays in the fewest passes, and the mergeable state
-below them."""
+"""Softmax, log-softmax, log-sum-exp, top-k and attention of NumPy arrays in the fewest passes, with the
+mergeable states below them."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

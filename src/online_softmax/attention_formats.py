@@ -46,6 +46,24 @@ class Converters:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).from_bytes, (self.to_bytes(),)
 
+    def reshape(self, shape: int | tuple[int, ...]) -> Self:
+        """The same states under another shape, C order, as `numpy.reshape` has it.
+
+        Raises ValueError where the numbers of states differ.
+        """
+        lse = self._lse.reshape(shape)
+        return self._wrap(self._o.reshape(*lse.shape, self._o.shape[-1]), lse, lse.dtype)
+
+    def moveaxis(self, source: int, destination: int) -> Self:
+        """The same states with an axis of their shape elsewhere: (batch, heads, queries) of FlashAttention
+        becomes (batch, queries, heads) by moveaxis(1, 2).
+
+        Raises ValueError for axes out of range.
+        """
+        lse = np.moveaxis(self._lse, source, destination)
+        axes = source % lse.ndim, destination % lse.ndim
+        return self._wrap(np.moveaxis(self._o, *axes), lse, lse.dtype)
+
     def to_bytes(self) -> bytes:
         """The states as bytes, the same on every machine: 16 bytes and 8 an axis around one array, o with lse
         as a further feature (see `wire`)."""

@@ -45,6 +45,8 @@ class Problem:
         sinks: (heads,), slopes: (batch, heads), k_scales, v_scales: (batch, groups), float64, C-contiguous.
         table: (batch, blocks of a sequence) int64, the last axis contiguous.
         dropout_p, seed: which weights are dropped; 0 for none.
+        origin: batch, head, query and key that the first of each are in a whole of which this is a part. Then
+            a query's place is its number there, whatever `lower_right`, and dropout counts from there.
     """
 
     q: Array
@@ -64,6 +66,7 @@ class Problem:
     table: Array | None = None
     dropout_p: float = 0.0
     seed: int = 0
+    origin: tuple[int, int, int, int] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sequences", np.ascontiguousarray(self.sequences, np.int64))
@@ -119,13 +122,17 @@ def backward(
         call.backward(given["lse"].dtype != np.float64, bias is not None and bias.dtype == np.float64)
 
 
-def keep(dropout_p: float, seed: int, shape: tuple[int, int, int, int]) -> NDArray[np.bool_]:
-    """Which weights dropout keeps: bool of `shape` (batch, heads, queries, keys)."""
+def keep(
+    dropout_p: float,
+    seed: int,
+    shape: tuple[int, int, int, int],
+    origin: tuple[int, int, int, int] = (0, 0, 0, 0),
+) -> NDArray[np.bool_]:
+    """Which weights dropout keeps: bool of `shape` (batch, heads, queries, keys), counted from `origin`."""
     made = np.empty(shape, np.bool_)
     for batch, head, query in np.ndindex(shape[:3]):
-        _core.keep_array(
-            dropout_p, seed, (batch, head, query, 0), shape[3], address(made[batch, head, query])
-        )
+        at = (origin[0] + batch, origin[1] + head, origin[2] + query, origin[3])
+        _core.keep_array(dropout_p, seed, at, shape[3], address(made[batch, head, query]))
     return made
 
 
@@ -143,6 +150,8 @@ def _described(problem: Problem, isa: str | None, threads: int | None) -> _core.
     call.scores(p.scale, p.softcap)
     call.band(p.lower_right, *p.window)
     call.dropout(p.dropout_p, p.seed)
+    if p.origin is not None:
+        call.origin(p.origin)
     arrays = {"q": p.q, "k": p.k, "v": p.v, "mask": p.mask, "bias": p.bias}
     for name, array in arrays.items():
         if array is not None:

@@ -99,6 +99,7 @@ def test_every_function_on_offer_gives_the_operation(spec: str, op: str) -> None
 #: What is refused though the function is there: (spec, operation) -> the reason.
 _ABSENT = {
     (f"ours:{cpu.isas()[-1]}", "merge_states"): "a merge is the same in every variant: see ours",
+    (f"ours:{cpu.isas()[-1]}", "merge_attention"): "a merge is the same in every variant: see ours",
     ("torch:flex", "attention_grad"): "FlexAttention does not support backward on CPU",
 }
 

@@ -39,8 +39,8 @@ def attention(
     causal_align: str = "lower_right", window: Any = None, softcap: Any = None, sinks: Any = None,
     alibi_slopes: Any = None, dropout_p: Any = 0.0, seed: Any = 0, cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None, seqlens_k: Any = None, block_table: Any = None, k_scale: Any = None,
-    v_scale: Any = None, return_lse: Any = False, return_state: Any = False, layout: str = "BHSD",
-    isa: str | None = None, threads: int | None = None,
+    v_scale: Any = None, origin: Any = None, return_lse: Any = False, return_state: Any = False,
+    layout: str = "BHSD", isa: str | None = None, threads: int | None = None,
 ) -> Any:  # fmt: skip
     """softmax(scale * q k^T) v, a chunk of keys at a time: the matrix of scores is never there.
 
@@ -62,19 +62,25 @@ def attention(
         sinks: (heads,) logits with a value of 0, which take their share of the sum.
         alibi_slopes: (heads,) or (batch, heads): slope * distance is subtracted from the scores.
         dropout_p, seed: each weight is dropped with this probability, below 1, the others are divided by
-            1 - dropout_p. Which ones follows from (seed, batch, head, query, key) alone: see `dropout_mask`.
+            1 - dropout_p. Which ones follows from (seed, batch, head, query, key) alone, counted from origin:
+            see `dropout_mask`.
+        origin: (batch, head, query, key): what number the first of each has in a whole of which this call is
+            a part. Dropout counts from there, and causal, window and slopes go by these places: query i
+            stands at query + i, key j at key + j. Without it they go by this call alone, and parts of the
+            keys with causal, window or slopes do not merge to the whole.
         cu_seqlens_q, cu_seqlens_k: sequences side by side: q (total, heads, d), k and v (total keys, key
             heads, features), sequence i of q from cu_seqlens_q[i] to cu_seqlens_q[i + 1]. Output and lse are
             (total, heads, ...), 0 and -inf past the last sequence; mask and bias broadcast to (heads, total,
             total keys).
-        seqlens_k: (batch,) keys that count of each batch element; those past them are never read, and causal
-            and window go by this length.
+        seqlens_k: (batch,) keys that count of each batch element; those past them are never read. The last
+            query stands at the last key that counts: for padded queries beside padded keys take a mask, or
+            causal_align="upper_left".
         block_table: (batch, blocks of a sequence): k and v are pools (blocks, block size, key heads,
             features), and key j of a sequence lies at j % block size of the block that its row names at
-            j // block size. seqlens_k says how many keys there are. q is dense, or side by side with
-            cu_seqlens_q alone.
+            j // block size. seqlens_k says how many keys there are; what a row names past them is not looked
+            at. q is dense, or side by side with cu_seqlens_q alone.
         k_scale, v_scale: what a stored number of k or v is multiplied by: one, (key heads,) or (batch, key
-            heads).
+            heads). Needed for int8, else 1.
         return_lse: with the log-sum-exps of the scores, q's shape without features, float32 (float64 for
             float64), sinks included.
         return_state: an `AttentionState` instead, in float32 (float64 for float64), to be merged with those
@@ -84,7 +90,8 @@ def attention(
     Returns: the output, in q's format, or Attention(output, lse), or the state. A query that sees nothing
         gets 0, with an lse of -inf (of its sink, where there is one).
 
-    Raises: TypeError and ValueError, naming the argument, before anything is computed.
+    Raises: TypeError and ValueError, naming the argument, before anything is computed; ValueError too for
+        more than 1024 features a head.
 
     Cost: 2 * queries * keys * (d + d of the output) flops a head, less what lies outside mask blocks, causal
         triangle and window; scratch of some 2 MiB a thread. Few queries over many keys read K and V once for
@@ -92,7 +99,7 @@ def attention(
     """
     options = Options(
         mask, bias, scale, causal, causal_align, window, softcap, sinks, alibi_slopes, dropout_p, seed,
-        cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table, k_scale, v_scale, layout,
+        cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table, k_scale, v_scale, origin, layout,
     )  # fmt: skip
     lse_wanted, state_wanted = (
         checks.flag(return_lse, "return_lse"),
@@ -126,18 +133,19 @@ def attention_backward(
     mask: Any = None, bias: Any = None, scale: Any = None, causal: Any = False,
     causal_align: str = "lower_right", window: Any = None, softcap: Any = None, sinks: Any = None,
     alibi_slopes: Any = None, dropout_p: Any = 0.0, seed: Any = 0, cu_seqlens_q: Any = None,
-    cu_seqlens_k: Any = None, seqlens_k: Any = None, layout: str = "BHSD", isa: str | None = None,
-    threads: int | None = None,
+    cu_seqlens_k: Any = None, seqlens_k: Any = None, origin: Any = None, layout: str = "BHSD",
+    isa: str | None = None, threads: int | None = None,
 ) -> AttentionGradients:  # fmt: skip
     """The gradients of `attention`, its scores made anew a tile at a time.
 
     Args:
-        do: gradient of the output, of its shape and format.
+        do: gradient of the output, real, of its shape; rounded to its format.
         output, lse: what `attention` returned, with return_lse=True and the same options.
         dlse: gradient of the lse, real, of its shape; None for 0.
         bias_grad: whether the gradient of bias is wanted, which has bias's own shape.
 
-    The other arguments are those of the forward; k and v have q's format.
+    The other arguments are those of the forward; k and v have q's format. Not for block_table, k_scale and
+    v_scale.
 
     Returns: gradients of q, k, v, and of bias and sinks (float32; float64 for float64 operands) or None. A
         query that sees nothing gets 0, and what it has in do is not read.
@@ -150,7 +158,7 @@ def attention_backward(
     """
     options = Options(
         mask, bias, scale, causal, causal_align, window, softcap, sinks, alibi_slopes, dropout_p, seed,
-        cu_seqlens_q, cu_seqlens_k, seqlens_k, layout=layout,
+        cu_seqlens_q, cu_seqlens_k, seqlens_k, origin=origin, layout=layout,
     )  # fmt: skip
     for name, value in (("k", k), ("v", v)):
         found = checks.array(value, name).dtype
@@ -186,11 +194,13 @@ def attention_backward(
     return AttentionGradients(**final, bias=d_bias, sinks=of_sinks)
 
 
-def dropout_mask(shape: Any, dropout_p: Any, seed: Any = 0) -> Array:
+def dropout_mask(shape: Any, dropout_p: Any, seed: Any = 0, origin: Any = (0, 0, 0, 0)) -> Array:
     """Which weights `attention` keeps with this dropout: bool of `shape` (batch, heads, queries, keys).
 
     A number of 32 bits is made of (seed, batch, head, query, key), and the weight is kept where it is at
-    least dropout_p * 2**32. So a part of the queries, keys, heads or batch alone has the part of the mask.
+    least dropout_p * 2**32. Batch, head, query and key count from `origin`, as in `attention`, so that a part
+    has its part of the mask of the whole. Of sequences side by side the batch is the sequence's number, and
+    query and key count in the sequence.
 
     Raises: TypeError and ValueError for arguments out of range. Cost: a byte and about ten operations an
     entry.
@@ -201,7 +211,7 @@ def dropout_mask(shape: Any, dropout_p: Any, seed: Any = 0) -> Array:
     for size in shape:
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 0:
             raise ValueError(f"shape is {shape!r}: whole numbers of at least 0 would do")
-    return cpu_attention.keep(p, number, shape)
+    return cpu_attention.keep(p, number, shape, arguments.origin_of(origin) or (0, 0, 0, 0))
 
 
 def _like(value: Any, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -85,10 +85,11 @@ def sizes_of(q: Array, k: Array, v: Array, *, paged: bool) -> Sizes:
         raise ValueError(f"v has {keys_v} values for {keys} keys: one value a key would do")
     if groups_v != groups:
         raise ValueError(f"v has {groups_v} heads and k {groups}: the same number would do")
+    axes = " (the third axis of a pool: blocks, block size, heads, features)" if paged else ""
     if groups == 0 if heads else groups:
-        raise ValueError(f"k has {groups} heads for {heads} of q: a divisor of {heads} would do")
+        raise ValueError(f"k has {groups} heads{axes} for {heads} of q: a divisor of {heads} would do")
     if groups and heads % groups:
-        raise ValueError(f"q has {heads} heads and k {groups}: a multiple of {groups} would do")
+        raise ValueError(f"q has {heads} heads and k {groups}{axes}: a multiple of {groups} would do")
     for name, size in (("q", d), ("v", dv)):
         if size > MOST_FEATURES:
             raise ValueError(f"{name} has {size} features a head: up to {MOST_FEATURES} would do")
@@ -104,8 +105,9 @@ def _broadcast(array: Array, name: str, shape: tuple[int, ...], rank: int) -> Ar
     try:
         return np.broadcast_to(array, shape)
     except ValueError as error:
+        axes = "(batch, heads, queries, keys), or the last of them, each as long as there or 1, would do"
         raise ValueError(
-            f"{name} of shape {array.shape} does not broadcast to {shape[4 - rank :]}, what scores there are"
+            f"{name} of shape {array.shape} does not broadcast to {shape[4 - rank :]}: {axes}"
         ) from error
 
 
@@ -146,15 +148,34 @@ def softcap_of(softcap: Any) -> float:
     return cap
 
 
-def band_of(causal: Any, align: Any, window: Any) -> tuple[bool, tuple[int, int]]:
+def band_of(
+    causal: Any, align: Any, window: Any, origin: tuple[int, ...] | None
+) -> tuple[bool, tuple[int, int]]:
     """(whether places are counted from the last key, (keys seen to the left of a query's place, to the
     right)); -1: all."""
     if not isinstance(align, str) or align not in ALIGNMENTS:
         raise ValueError(f"causal_align is {align!r}: one of {', '.join(ALIGNMENTS)} would do")
+    if origin is not None and align != ALIGNMENTS[0]:
+        raise ValueError(f"causal_align={align!r} and origin both say where queries stand: one would do")
     left, right = _window(window)
     if checks.flag(causal, "causal"):
         right = 0
     return align == "lower_right", (left, right)
+
+
+def origin_of(origin: Any) -> tuple[int, int, int, int] | None:
+    if origin is None:
+        return None
+    would = "four whole numbers, (batch, head, query, key), would do"
+    if not isinstance(origin, (tuple, list)) or len(origin) != 4:
+        raise TypeError(f"origin is {origin!r}: {would}")
+    for number in origin:
+        if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
+            raise TypeError(f"origin is {origin!r}: {would}")
+        if not 0 <= number < 1 << 62:
+            raise ValueError(f"origin is {origin!r}: {would}, from 0 on")
+    batch, head, query, key = (int(number) for number in origin)
+    return batch, head, query, key
 
 
 def _window(window: Any) -> tuple[int, int]:
@@ -185,16 +206,21 @@ def heads_of(values: Any, name: str, heads: int, batch: int | None = None) -> Ar
     return np.ascontiguousarray(np.broadcast_to(given, shape), dtype=np.float64)
 
 
-def per_head(values: Any, name: str, batch: int, groups: int) -> Array | None:
+def per_head(values: Any, name: str, batch: int, groups: int, stored: np.dtype[Any]) -> Array | None:
     """A float64 number for each head of k: one for all, (groups,) or (batch, groups), C-contiguous."""
     if values is None:
+        if stored == np.int8:
+            raise ValueError(
+                f"{name} is not given: int8 says little without, 1.0 would do for the numbers as such"
+            )
         return None
     given = checks.array(values, name)
     if given.shape not in {(), (groups,), (batch, groups)}:
         raise ValueError(f"{name} has shape {given.shape}: (), ({groups},) or {(batch, groups)} would do")
     made = np.ascontiguousarray(np.broadcast_to(given, (batch, groups)), dtype=np.float64)
-    if not np.isfinite(made).all():
-        raise ValueError(f"{name} holds {made[~np.isfinite(made)][0]}: finite numbers would do")
+    good = np.isfinite(made) & (made > 0)
+    if not good.all():
+        raise ValueError(f"{name} holds {made[~good][0]}: positive, finite numbers would do")
     return made
 
 

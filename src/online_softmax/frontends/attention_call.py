@@ -40,6 +40,7 @@ class Options:
     block_table: Any = None
     k_scale: Any = None
     v_scale: Any = None
+    origin: Any = None
     layout: Any = "BHSD"
 
 
@@ -106,8 +107,11 @@ def described(q: Any, k: Any, v: Any, options: Options) -> Call:
     scores = (four["q"].shape[0], sizes.heads, sizes.queries, keys)
     seen = 3 if side_by_side else rank
     wide = cpu.state_dtype(compute)
-    lower_right, window = arguments.band_of(options.causal, options.causal_align, options.window)
+    origin = arguments.origin_of(options.origin)
+    lower_right, window = arguments.band_of(options.causal, options.causal_align, options.window, origin)
     batch, groups = len(sequences), sizes.groups
+    # Beside integers in q, 8-bit integers are numbers like any others.
+    stored = arrays["k"].dtype if arrays["q"].dtype.kind not in "iub" else compute
     dropout_p, seed = arguments.dropout_of(options.dropout_p, options.seed)
     problem = Problem(
         **four, sequences=sequences, scale=arguments.scale_of(options.scale, sizes.d),
@@ -116,9 +120,9 @@ def described(q: Any, k: Any, v: Any, options: Options) -> Call:
         bias=arguments.bias_of(options.bias, scores, seen, wide),
         sinks=arguments.heads_of(options.sinks, "sinks", sizes.heads),
         slopes=arguments.heads_of(options.alibi_slopes, "alibi_slopes", sizes.heads, batch),
-        k_scales=arguments.per_head(options.k_scale, "k_scale", batch, groups),
-        v_scales=arguments.per_head(options.v_scale, "v_scale", batch, groups),
-        table=table, dropout_p=dropout_p, seed=seed,
+        k_scales=arguments.per_head(options.k_scale, "k_scale", batch, groups, stored),
+        v_scales=arguments.per_head(options.v_scale, "v_scale", batch, groups, stored),
+        table=table, dropout_p=dropout_p, seed=seed, origin=origin,
     )  # fmt: skip
     if side_by_side:
         shape: tuple[int, ...] = (sizes.queries, sizes.heads, sizes.dv)

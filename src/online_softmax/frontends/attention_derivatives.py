@@ -63,7 +63,9 @@ def attention_jvp(
 
     Cost: 6 * (d + d of the output) flops a pair of query and key, less what lies in tiles outside mask,
     causal triangle and window; scratch of some 4 MiB and of one head's keys and values in float64. A tile
-    with values that are not finite costs a pass over it for each such row.
+    with values that are not finite costs a pass over it for each such row. In NumPy, in float64, and many
+    times slower than `attention`; how many threads work is up to NumPy's BLAS (OPENBLAS_NUM_THREADS=1 is
+    often faster). Not for sequences side by side, seqlens_k, block_table, origin and 8-bit keys.
     """
     call = _prepare(
         q, k, v, mask=mask, bias=bias, scale=scale, causal=causal, causal_align=causal_align, window=window,
@@ -108,7 +110,8 @@ def attention_double_backward(
     Cost: some 20 * d + 12 * (d of the output) flops a pair of query and key, less what lies in tiles outside
     mask, causal triangle and window; scratch of some 5 MiB, of one head's keys and values, tangents and
     gradients in float64, and of the gradient of bias in float64. A tile with values that are not finite
-    costs a pass over it for each such row. The formulas are in the package's attention_derivatives.py.
+    costs a pass over it for each such row. In NumPy, see
+    `attention_jvp`. The formulas are in the package's attention_derivatives.py.
     """
     call = _prepare(
         q, k, v, mask=mask, bias=bias, scale=scale, causal=causal, causal_align=causal_align, window=window,
@@ -180,7 +183,8 @@ class _Call(NamedTuple):
             if value is None:
                 found.append(None)
             elif like is None:
-                raise ValueError(f"{name} is given and {of} is not: {of}=0 in the shape of {name} would do")
+                would = f"{of} of the shape of {name}, zeros where there is none, would do"
+                raise ValueError(f"{name} is given and {of} is not: {would}")
             else:
                 found.append(_like(value, name, like.shape, of, self.result if of in "qkv" else None))
         q, k, v = (None if a is None else self.four(a) for a in found[:3])
@@ -207,7 +211,7 @@ def _prepare(
     if added is not None:
         arguments.bias_of(added, scores, rank, added.dtype)
     logits = None if sinks is None else checks.array(sinks, "sinks")
-    lower_right, window = arguments.band_of(causal, causal_align, window)
+    lower_right, window = arguments.band_of(causal, causal_align, window, None)
     dropout_p, seed = arguments.dropout_of(dropout_p, seed)
     options = Options(
         scale=arguments.scale_of(scale, sizes.d),

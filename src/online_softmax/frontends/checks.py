@@ -55,6 +55,13 @@ def array(value: Any, name: str) -> Array:
         given = np.asarray(value)
     except ValueError as error:
         raise ValueError(f"{name} could not be read as an array of numbers: {error}") from error
+    except (TypeError, RuntimeError) as error:  # tensors of PyTorch that NumPy cannot read
+        hint = (
+            "of a tensor, t.detach().cpu().numpy() would do, in bfloat16 t.detach().cpu().view(torch.int16)"
+        )
+        raise TypeError(
+            f"{name} could not be read as an array: {error} ({hint}.numpy().view(ml_dtypes.bfloat16))"
+        ) from error
     native = given.dtype.newbyteorder("=")
     _real(native, name)
     return aligned(given.astype(native, copy=False))
