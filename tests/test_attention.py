@@ -59,6 +59,22 @@ def test_sizes(isa: str, dtype: str, queries: int, keys: int, d: int, dv: int) -
     hold(*operands(2, 1, queries, keys, d, dv, dtype), isa=isa)
 
 
+#: Around tiles of 48 queries, items of 768, panels, grains of 64 keys, chunks (512 keys of 64 features, 1024),
+#: segments of 4096, and around the features that panels and vectors take.
+@pytest.mark.parametrize(
+    ("queries", "keys", "d", "dv"),
+    [
+        *((2, keys, 8, 8) for keys in (15, 16, 31, 32, 33, 63, 64, 65, 1023, 1024, 1025, 4095, 4096, 4097)),
+        *((50, keys, 64, 9) for keys in (511, 512, 513, 1021)),
+        *((queries, 5, 3, 3) for queries in (95, 96, 767, 768, 769, 1021)),
+        *((3, 7, d, 3) for d in (15, 17, 31, 33, 127, 129, 255, 257, 509, 1023, 1024)),
+        *((49, 7, 3, dv) for dv in (15, 16, 17, 31, 33, 127, 129, 255, 257, 509, 1024)),
+    ],
+)  # fmt: skip
+def test_sizes_around_blocks(queries: int, keys: int, d: int, dv: int) -> None:
+    hold(*operands(1, 1, queries, keys, d, dv, batch=1))
+
+
 @every_isa
 def test_more_tiles_and_segments_than_one(isa: str) -> None:
     hold(*operands(1, 1, 900, 70, 8, 8, batch=1), isa=isa)  # two items

@@ -67,6 +67,24 @@ def test_sizes(isa: str, dtype: str, queries: int, keys: int, d: int, dv: int) -
     assert made.sinks is None
 
 
+#: Around tiles of 48 queries, folds of 4096, chunks of 128 keys of 64 features, segments of 1024, panels.
+@pytest.mark.parametrize(
+    ("queries", "keys", "d", "dv"),
+    [
+        *((3, keys, 8, 8) for keys in (15, 31, 33, 63, 65, 1023, 1024, 1025, 2049)),
+        *((50, keys, 64, 9) for keys in (127, 128, 129, 257)),
+        *((queries, 5, 3, 3) for queries in (95, 96, 97, 4095, 4096, 4097)),
+        *((3, 7, d, 3) for d in (15, 17, 33, 127, 129, 255, 257, 1024)),
+        *((49, 7, 3, dv) for dv in (15, 17, 33, 127, 129, 255, 257, 1024)),
+    ],
+)  # fmt: skip
+def test_sizes_around_blocks(queries: int, keys: int, d: int, dv: int) -> None:
+    q, k, v = operands(1, 1, queries, keys, d, dv, "float64", batch=1)
+    made, right = made_and_right(q, k, v, {"scale": 1 / d**0.5})
+    for got, truth in zip(made[:3], right[:3], strict=True):
+        np.testing.assert_allclose(got, truth, rtol=0, atol=CLOSE * max(1, queries // 64))
+
+
 @pytest.mark.parametrize("names", pairs())
 def test_options_alone_and_in_pairs(names: tuple[str, ...]) -> None:
     made, right = made_and_right(*optional_operands("float64"), chosen(names))
