@@ -59,7 +59,7 @@ def test_sizes(isa: str, dtype: str, queries: int, keys: int, d: int, dv: int) -
     hold(*operands(2, 1, queries, keys, d, dv, dtype), isa=isa)
 
 
-#: Around tiles of 48 queries, items of 768, panels, grains of 64 keys, chunks (512 keys of 64 features, 1024),
+#: Around tiles of 48 queries, items of 768, panels, grains of 64 keys, chunks (512 keys of 64 features),
 #: segments of 4096, and around the features that panels and vectors take.
 @pytest.mark.parametrize(
     ("queries", "keys", "d", "dv"),
