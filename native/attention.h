@@ -44,12 +44,15 @@ struct AttentionProblem {
   const double* v_scales = nullptr;
   double drop = 0;  // dropout's probability
   uint64_t seed = 0;
-  // Batch, head, query and key that the first of each of this call are, in a whole of which it is a part: dropout counts
-  // from there, and where `placed` so do the distances of queries and keys, and shift is query - key.
+  // Batch, head, query and key that the first of each of this call are, in a whole of which it is a part: dropout
+  // counts from there, and where `placed` so do the distances of queries and keys, and shift is query - key.
   int64_t origin[4] = {};
   bool placed = false;
   AttentionArray lse;   // the last stride is not used; p null: not wanted
   bool single = false;  // lse in float
+  // double, as lse: then lse has the pivot and this the log of the sum relative to it, so that nothing of a great lse
+  // is rounded away; p null: not wanted.
+  AttentionArray rest;
 };
 
 // The gradients beside the problem, whose o and lse are those of the forward. q_grad, k_grad and v_grad in the

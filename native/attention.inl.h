@@ -36,6 +36,17 @@ OSM_INLINE double weigh(typename V::Scalar* s, int64_t from, int64_t end, double
   return total;
 }
 
+// o *= factor. A factor of 0 stands for one that underflowed, which no infinity comes to an end by.
+template <class V>
+OSM_INLINE void rescale(typename V::Scalar* o, int64_t n, typename V::Scalar factor) {
+  using S = typename V::Scalar;
+  if (factor != 0) {
+    for (int64_t i = 0; i < n; i += V::W) store(o + i, mul(V::load(o + i), V::set(factor)));
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) o[i] = o[i] * 0 == 0 ? (S)0 : o[i];
+}
+
 // One row of scores becomes its weights; pivot, sum and the row of O go along. `live` (or null) gets which keys count.
 template <class T>
 void soften(const AttentionBlock& b, int r, typename Heads<T>::S* s, int64_t end, uint8_t* live) {
@@ -48,9 +59,13 @@ void soften(const AttentionBlock& b, int r, typename Heads<T>::S* s, int64_t end
   hide_outside(b, rule, s, end);
   if (live)
     for (int64_t j = b.from; j < end; ++j) live[j] = s[j] != (S)-kInf && (!b.drop || kept(b, rule, j));
-  const double scale = plain ? (double)(S)b.scale : 1.0;
+  double scale = plain ? (double)(S)b.scale : 1.0;
   const double top = (double)(S)(greatest<V>(s, b.from, end) * scale);
   S* o = (S*)b.o + r * b.o_stride;
+  if (plain && !(top < kFused<S> && state.pivot < kFused<S> && (top > -kFused<S> || top == -kInf))) {
+    for (int64_t j = b.from; j < end; ++j) s[j] = s[j] == (S)-kInf ? s[j] : s[j] * (S)scale;
+    scale = 1;
+  }
   if (!(top <= state.pivot + kRise)) {
     if (top == kInf) {  // the law: NaN, with an infinite log-sum-exp unless a NaN is there too
       bool nan = state.sum != state.sum;
@@ -62,8 +77,7 @@ void soften(const AttentionBlock& b, int r, typename Heads<T>::S* s, int64_t end
     }
     const S factor = Weight<V, Heads<T>::degree>::one((S)(state.pivot - top));
     state.sum *= (double)factor, state.pivot = top;
-    const V by = V::set(factor);
-    for (int64_t i = 0; i < b.o_stride; i += V::W) store(o + i, mul(V::load(o + i), by));
+    rescale<V>(o, b.o_stride, factor);
   } else if (state.pivot == -kInf) {
     // Nothing seen so far and nothing here; a row of NaN has no maximum either.
     bool nan = false;
@@ -170,8 +184,11 @@ void attention_merge(AttentionState* a, void* a_o, const AttentionState* b, cons
   };
   const S fa = factor(a->pivot), fb = factor(b->pivot);
   a->pivot = m, a->sum = a->sum * (double)fa + b->sum * (double)fb;
-  for (int64_t i = 0; i < width; i += V::W)
-    store(to + i, fma(V::load(from + i), V::set(fb), mul(V::load(to + i), V::set(fa))));
+  rescale<V>(to, width, fa);
+  if (fb != 0)
+    for (int64_t i = 0; i < width; i += V::W) store(to + i, fma(V::load(from + i), V::set(fb), V::load(to + i)));
+  else
+    for (int64_t i = 0; i < width; ++i) to[i] += from[i] * 0 == 0 ? (S)0 : from[i];
 }
 
 template <class T>

@@ -33,9 +33,7 @@ class HeadRows {
  public:
   HeadRows(const AttentionProblem& p, int64_t batch, int64_t group)
       : p_(p), batch_(batch), group_(group), share_(p.heads / p.groups), sequence_(p.sequences[batch]) {
-    shift_ = p.placed        ? p.origin[2] - p.origin[3]
-             : p.lower_right ? sequence_.keys - sequence_.queries
-                             : 0;
+    shift_ = p.placed ? p.origin[2] - p.origin[3] : p.lower_right ? sequence_.keys - sequence_.queries : 0;
   }
   int64_t count() const { return share_ * sequence_.queries; }
   int64_t keys() const { return sequence_.keys; }
@@ -61,17 +59,20 @@ class HeadRows {
   bool rules(int64_t first, int64_t n, int64_t key, int64_t keys, AttentionRow* rules, int64_t& from,
              int64_t& to) const {
     from = keys, to = 0;
+    // The last range that a mask shortened, before and after: rows often share it.
+    const uint8_t* mask = nullptr;
+    int64_t before[2] = {}, after[2] = {};
     for (int64_t r = 0; r < n; ++r) {
       AttentionRow& row = rules[r] = rule(first + r, key, keys);
       if (row.mask && row.lo < row.hi) {
-        const AttentionRow* last = r ? rules + r - 1 : nullptr;
-        if (last && last->mask == row.mask && lo_ == row.lo && hi_ == row.hi) {
-          row.lo = last->lo, row.hi = last->hi;
-        } else {
-          lo_ = row.lo, hi_ = row.hi;
-          while (row.lo < row.hi && !row.mask[row.lo * row.mask_step]) ++row.lo;
-          while (row.lo < row.hi && !row.mask[(row.hi - 1) * row.mask_step]) --row.hi;
+        if (row.mask != mask || row.lo != before[0] || row.hi != before[1]) {
+          mask = row.mask, before[0] = row.lo, before[1] = row.hi;
+          int64_t lo = row.lo, hi = row.hi;
+          while (lo < hi && !mask[lo * row.mask_step]) ++lo;
+          while (lo < hi && !mask[(hi - 1) * row.mask_step]) --hi;
+          after[0] = lo, after[1] = hi;
         }
+        row.lo = after[0], row.hi = after[1];
       }
       if (row.lo < row.hi) from = std::min(from, row.lo), to = std::max(to, row.hi);
     }
@@ -112,7 +113,6 @@ class HeadRows {
   const int64_t batch_, group_, share_;
   const AttentionSequence sequence_;
   int64_t shift_;
-  mutable int64_t lo_ = 0, hi_ = 0;  // before the mask shortened the last row's
 };
 
 struct Carved {  // scratch, piece by piece

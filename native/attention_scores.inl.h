@@ -60,9 +60,15 @@ OSM_INLINE V tanh_of(V x, V* slope = nullptr) {
   return select(above(size, V::set(sizeof(S) == 4 ? (S)0.5 : (S)0.2)), signed_whole, series);
 }
 
+// Scores that are scale * q k and no more, and a scale that neither vanishes nor overflows in float: -inf times it has
+// to stay -inf.
 OSM_INLINE bool plain_scores(const AttentionScores& b, const AttentionRow& rule) {
-  return !rule.mask && !rule.bias && rule.slope == 0 && !(b.softcap > 0) && b.scale > 0;
+  return !rule.mask && !rule.bias && rule.slope == 0 && !(b.softcap > 0) && b.scale > 0x1p-100 && b.scale < 0x1p100;
 }
+// exp(scale * s - pivot) by one fused multiply-add is off by the rounding of the pivot. Past this the product is
+// rounded too, and the difference of the two is exact where it matters.
+template <class S>
+constexpr double kFused = sizeof(S) == 4 ? 0x1p12 : 0x1p41;
 
 // Rows are gone through in groups of four registers, by place in the chunk.
 template <class V>

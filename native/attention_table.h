@@ -74,11 +74,11 @@ struct AttentionGradient : AttentionScores {
   const void* d_out;   // rows, plain
   int64_t d_stride;
   const void *q_panels, *d_panels;  // q and d_out packed as values of `count` rows
-  const double *lse, *delta;        // delta: sum of d_out * output, less the gradient of lse
-  const double* d_lse;
-  double kept;                     // what a weight that is not dropped is multiplied by
-  bool finite;                     // all of q, d_out, K and V are
-  void *dq_sum, *dk_sum, *dv_sum;  // of q's rows; of the chunk's keys
+  const double *lse, *rest;         // their sum is the log-sum-exp
+  const double *d_lse, *delta;      // delta: sum of d_out * output, less the gradient of lse
+  double kept;                      // what a weight that is not dropped is multiplied by
+  bool finite;                      // all of q, d_out, K and V are
+  void *dq_sum, *dk_sum, *dv_sum;   // of q's rows; of the chunk's keys
   int64_t dq_stride, dk_stride, dv_stride;
   char* const* d_bias;  // for each row, its gradients of the chunk's first key on; or null
   int64_t d_bias_step;  // bytes

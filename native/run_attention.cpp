@@ -226,11 +226,16 @@ class Item {
         const State all = merge({lse, lse == kEmpty ? 0.0 : 1.0}, {sink, sink == kEmpty ? 0.0 : 1.0});
         const double with = all.s == 0 ? kEmpty : all.m + std::log(all.s);
         if (lse != kEmpty) by *= std::exp(lse - with);
+        if (with == -kEmpty) by = std::numeric_limits<double>::quiet_NaN();  // the law of +inf
         lse = with;
       }
       by *= rows_.v_scale() / (1 - p_.drop);
       (p_.wide ? kernels_.finish_wide : kernels_.finish)(o_ + r * plan_.width * kernels_.size, by, p_.dv,
                                                          (char*)rows_.at(p_.o, row), p_.o.strides[3]);
+      if (p_.rest.p) {
+        put_parts(row, s);
+        continue;
+      }
       if (!p_.lse.p) continue;
       char* at = (char*)rows_.at(p_.lse, row);
       if (p_.single)
@@ -238,6 +243,16 @@ class Item {
       else
         *(double*)at = lse;
     }
+  }
+
+  void put_parts(int64_t row, const AttentionState& s) const {
+    double pivot = s.pivot, sum = s.sum;
+    if (p_.sinks && p_.sinks[rows_.head(row)] != kEmpty) {
+      const double sink = p_.sinks[rows_.head(row)], m = std::max(pivot, sink);
+      sum = (sum == 0 ? 0 : sum * std::exp(pivot - m)) + std::exp(sink - m), pivot = m;
+    }
+    *(double*)rows_.at(p_.lse, row) = sum == 0 ? kEmpty : pivot;
+    *(double*)rows_.at(p_.rest, row) = sum == 0 ? 0 : std::log(sum);
   }
 
   const Plan& plan_;

@@ -21,6 +21,7 @@ struct Plan {
   const AttentionKernels& kernels;
   int64_t chunk, width, v_width;  // keys that meet a tile at a time; rows of dQ and dK, of dV, in whole vectors
   bool many;                      // heads enough for all threads
+  AttentionArray fresh;           // pivots, where p.rest is there
 
   explicit Plan(const AttentionGradientProblem& problem)
       : p(problem), kernels(attention_kernels_of(*problem.isa, problem.dtype)) {
@@ -36,16 +37,22 @@ struct Plan {
 // What all chunks of a head of k share: log-sum-exps and deltas of its rows.
 struct Head {
   const HeadRows rows;
-  std::vector<double> lse, d_lse, delta;
+  std::vector<double> lse, rest, d_lse, delta;
 
   Head(const Plan& plan, int64_t batch, int64_t group) : rows(plan.p, batch, group) {
     const AttentionGradientProblem& p = plan.p;
     const auto n = (size_t)rows.count();
-    lse.resize(n), d_lse.resize(n), delta.resize(n);
+    lse.resize(n), rest.resize(n), d_lse.resize(n), delta.resize(n);
     for (int64_t r = 0; r < rows.count(); ++r) {
       const char* at = rows.at(p.lse, r);
       const double found = p.single ? (double)*(const float*)at : *(const double*)at;
       lse[(size_t)r] = found;
+      if (p.rest.p && std::isfinite(found)) {
+        const double pivot = *(const double*)rows.at(plan.fresh, r), more = *(const double*)rows.at(p.rest, r);
+        // Else the lse is of more keys than these, as where they are shared out: it counts as it is.
+        if (std::fabs(pivot + more - found) <= std::fabs(found) * (p.single ? 0x1p-22 : 0x1p-50))
+          lse[(size_t)r] = pivot, rest[(size_t)r] = more;
+      }
       if (found == kEmpty) continue;  // a row that sees nothing: its gradients are not read
       const double dot =
           plan.kernels.dot(rows.at(p.d_out, r), p.d_out.strides[3], rows.at(p.o, r), p.o.strides[3], p.dv);
@@ -152,7 +159,7 @@ class Chunks {
     b.scale = head_.rows.scale(), b.softcap = p_.softcap, b.rows = rules;
     b.drop = p_.drop > 0 ? drop_below(p_.drop) : 0, b.first_key = p_.origin[3] + key_, b.kept = 1 / (1 - p_.drop);
     b.packed = keys_, b.k = k_, b.vt = vt_, b.kv = kv_, b.q_panels = q_panels_, b.d_panels = d_panels_;
-    b.lse = head_.lse.data() + t, b.delta = head_.delta.data() + t;
+    b.lse = head_.lse.data() + t, b.rest = head_.rest.data() + t, b.delta = head_.delta.data() + t;
     b.d_lse = head_.d_lse.data() + t;
     b.finite = finite_ && finite_q && finite_d;
     b.dk_sum = dk, b.dk_stride = plan_.width, b.dv_sum = dv, b.dv_stride = plan_.v_width;
@@ -253,8 +260,46 @@ void bias_gradient(const Plan& plan) {
 
 }  // namespace
 
-void run_attention_gradient(const AttentionGradientProblem& problem) {
-  const Plan plan(problem);
+namespace {
+
+// Whether an lse is so great that its rounding would show in the weights.
+bool great(const AttentionGradientProblem& p) {
+  const double much = p.single ? 64 : 0x1p20;
+  for (int64_t b = 0; b < p.batch; ++b)
+    for (int64_t g = 0; g < p.groups; ++g) {
+      const HeadRows rows(p, b, g);
+      for (int64_t r = 0; r < rows.count(); ++r) {
+        const char* at = rows.at(p.lse, r);
+        const double lse = std::fabs(p.single ? (double)*(const float*)at : *(const double*)at);
+        if (lse > much && std::isfinite(lse)) return true;
+      }
+    }
+  return false;
+}
+
+}  // namespace
+
+void run_attention_gradient(const AttentionGradientProblem& given) {
+  AttentionGradientProblem problem = given;
+  std::vector<double> parts;
+  AttentionArray fresh;
+  if (great(given)) {
+    // The statistics anew, without values: pivots and, beside them, logs of sums.
+    int64_t queries = 0;
+    for (int64_t b = 0; b < given.batch; ++b)
+      queries = std::max(queries, given.sequences[b].query + given.sequences[b].queries);
+    const int64_t all = given.batch * given.heads * queries;
+    parts.resize((size_t)(2 * all));
+    AttentionProblem forward = given;
+    forward.dv = 0, forward.drop = 0;
+    fresh.p = (const char*)parts.data();
+    fresh.strides[0] = 8 * given.heads * queries, fresh.strides[1] = 8 * queries, fresh.strides[2] = 8;
+    forward.lse = forward.rest = problem.rest = fresh;
+    forward.rest.p = problem.rest.p = (const char*)(parts.data() + all);
+    run_attention(forward);
+  }
+  Plan plan(problem);
+  plan.fresh = fresh;
   const int64_t heads = problem.batch * problem.groups;
   if (plan.many)
     parallel_for(heads, problem.threads,

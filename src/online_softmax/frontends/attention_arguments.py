@@ -22,6 +22,7 @@ MOST_FEATURES: Final = 1024
 #: Formats that k and v may have whatever that of q, each number standing for k_scale or v_scale times itself.
 QUANTISED: Final = (np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2), np.dtype(np.int8))
 _SEEDS: Final = 1 << 64
+_LARGEST: Final = np.iinfo(np.int64).max
 
 
 class Sizes(NamedTuple):
@@ -114,7 +115,7 @@ def _broadcast(array: Array, name: str, shape: tuple[int, ...], rank: int) -> Ar
 def mask_of(mask: Any, shape: tuple[int, ...], rank: int) -> Array | None:
     if mask is None:
         return None
-    given = np.asarray(mask)
+    given = _plain(mask, "mask")
     if given.dtype != np.bool_:
         raise TypeError(f"mask is {given.dtype}: bool would do, True takes part; scores to add go into bias")
     return _broadcast(given, "mask", shape, rank)
@@ -123,29 +124,55 @@ def mask_of(mask: Any, shape: tuple[int, ...], rank: int) -> Array | None:
 def bias_of(bias: Any, shape: tuple[int, ...], rank: int, wide: np.dtype[Any]) -> Array | None:
     if bias is None:
         return None
-    return _broadcast(checks.cast(checks.array(bias, "bias"), wide), "bias", shape, rank)
+    given = checks.array(bias, "bias")
+    if given.dtype == np.float64 and wide != np.float64:
+        # The lowest float64 often says "hardly": it stays finite, as a row of nothing else has a mean.
+        most = float(np.finfo(wide).max)
+        past = np.isfinite(given) & (np.abs(given) > most)
+        if past.any():
+            given = np.where(past, np.copysign(most, given), given)
+    return _broadcast(checks.cast(given, wide), "bias", shape, rank)
 
 
 def _number(value: Any, name: str) -> float:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{name} is {value!r}: a number would do")
-    if not math.isfinite(value):
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise ValueError(f"{name} is a number past the range of float64: a smaller one would do") from error
+    if not math.isfinite(number):
         raise ValueError(f"{name} is {value}: a finite number would do")
-    return float(value)
+    return number
 
 
-def scale_of(scale: Any, d: int) -> float:
-    return 1 / math.sqrt(max(d, 1)) if scale is None else _number(scale, "scale")
+def _plain(values: Any, name: str) -> Array:
+    """An array of what is no number to compute with: a mask, places, lengths."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, whose mask would be lost: a plain array would do")
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} could not be read as an array: {error}") from error
 
 
-def softcap_of(softcap: Any) -> float:
-    """0 for none."""
+def scale_of(scale: Any, d: int, wide: np.dtype[Any]) -> float:
+    number = 1 / math.sqrt(max(d, 1)) if scale is None else _number(scale, "scale")
+    if abs(number) > float(np.finfo(wide).max):
+        raise ValueError(
+            f"scale is {scale}: up to {float(np.finfo(wide).max)}, the range of {wide}, would do"
+        )
+    return number
+
+
+def softcap_of(softcap: Any, wide: np.dtype[Any]) -> float:
+    """0 for none, and for one so large that no score is changed by it."""
     if softcap is None:
         return 0.0
     cap = _number(softcap, "softcap")
     if cap <= 0:
         raise ValueError(f"softcap is {softcap}: a positive number would do, None for no cap")
-    return cap
+    return 0.0 if cap > math.sqrt(float(np.finfo(wide).max)) else cap
 
 
 def band_of(
@@ -194,11 +221,17 @@ def _window(window: Any) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
-def heads_of(values: Any, name: str, heads: int, batch: int | None = None) -> Array | None:
+def heads_of(
+    values: Any, name: str, heads: int, wide: np.dtype[Any], batch: int | None = None
+) -> Array | None:
     """A float64 number for each head, (heads,), or with `batch` (batch, heads), C-contiguous."""
     if values is None:
         return None
     given = checks.array(values, name)
+    if given.dtype == np.float64 and (np.isfinite(given) & (np.abs(given) > float(np.finfo(wide).max))).any():
+        raise ValueError(
+            f"{name} holds a number past the range of {wide}, in which scores are: smaller ones would do"
+        )
     shape = (heads,) if batch is None else (batch, heads)
     if given.shape not in {(heads,), shape}:
         would = f"({heads},)" if batch is None else f"({heads},) or {shape}"
@@ -238,11 +271,13 @@ def dropout_of(dropout_p: Any, seed: Any) -> tuple[float, int]:
 
 def integers(values: Any, name: str, ndim: int, shape: str) -> Array:
     """An int64 array of `ndim` axes, C-contiguous."""
-    given = np.asarray(values)
+    given = _plain(values, name)
     if given.dtype.kind not in "iu":
         raise TypeError(f"{name} is {given.dtype}: integers would do")
     if given.ndim != ndim:
         raise ValueError(f"{name} has shape {given.shape}: {shape} would do")
+    if given.dtype == np.uint64 and given.size and given.max() > _LARGEST:
+        raise ValueError(f"{name} holds {given.max()}: numbers up to {_LARGEST} would do")
     return np.ascontiguousarray(given, np.int64)
 
 
@@ -252,7 +287,7 @@ def starts_of(values: Any, name: str, total: int, of: str) -> Array:
     if not starts.size or starts[0] != 0:
         first = f"starts with {starts[0]}" if starts.size else "is empty"
         raise ValueError(f"{name} {first}: 0 would do, then the end of each sequence")
-    falls = np.flatnonzero(np.diff(starts) < 0)
+    falls = np.flatnonzero(starts[1:] < starts[:-1])
     if falls.size:
         i = int(falls[0])
         raise ValueError(

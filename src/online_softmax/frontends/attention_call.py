@@ -114,12 +114,12 @@ def described(q: Any, k: Any, v: Any, options: Options) -> Call:
     stored = arrays["k"].dtype if arrays["q"].dtype.kind not in "iub" else compute
     dropout_p, seed = arguments.dropout_of(options.dropout_p, options.seed)
     problem = Problem(
-        **four, sequences=sequences, scale=arguments.scale_of(options.scale, sizes.d),
-        softcap=arguments.softcap_of(options.softcap), lower_right=lower_right, window=window,
+        **four, sequences=sequences, scale=arguments.scale_of(options.scale, sizes.d, wide),
+        softcap=arguments.softcap_of(options.softcap, wide), lower_right=lower_right, window=window,
         mask=arguments.mask_of(options.mask, scores, seen),
         bias=arguments.bias_of(options.bias, scores, seen, wide),
-        sinks=arguments.heads_of(options.sinks, "sinks", sizes.heads),
-        slopes=arguments.heads_of(options.alibi_slopes, "alibi_slopes", sizes.heads, batch),
+        sinks=arguments.heads_of(options.sinks, "sinks", sizes.heads, wide),
+        slopes=arguments.heads_of(options.alibi_slopes, "alibi_slopes", sizes.heads, wide, batch),
         k_scales=arguments.per_head(options.k_scale, "k_scale", batch, groups, stored),
         v_scales=arguments.per_head(options.v_scale, "v_scale", batch, groups, stored),
         table=table, dropout_p=dropout_p, seed=seed, origin=origin,

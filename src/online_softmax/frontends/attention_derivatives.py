@@ -214,13 +214,13 @@ def _prepare(
     lower_right, window = arguments.band_of(causal, causal_align, window, None)
     dropout_p, seed = arguments.dropout_of(dropout_p, seed)
     options = Options(
-        scale=arguments.scale_of(scale, sizes.d),
-        softcap=arguments.softcap_of(softcap),
+        scale=arguments.scale_of(scale, sizes.d, checks.FLOAT64),
+        softcap=arguments.softcap_of(softcap, checks.FLOAT64),
         band=(keys - sizes.queries if lower_right else 0, *window),
         mask=arguments.mask_of(mask, scores, rank),
         bias=None if added is None else _leading(added),
-        slopes=arguments.heads_of(alibi_slopes, "alibi_slopes", sizes.heads, batch),
-        sinks=arguments.heads_of(logits, "sinks", sizes.heads),
+        slopes=arguments.heads_of(alibi_slopes, "alibi_slopes", sizes.heads, checks.FLOAT64, batch),
+        sinks=arguments.heads_of(logits, "sinks", sizes.heads, checks.FLOAT64),
         dropout_p=dropout_p,
         keep=keep_of(dropout_p, seed),
     )
