@@ -30,7 +30,8 @@ struct Plan {
     chunk = std::clamp(fits / kernels.group * kernels.group, kernels.group, kMostKeys);
     width = round_up(std::max<int64_t>(1, p.d), kernels.width);
     v_width = round_up(std::max<int64_t>(1, p.dv), kernels.width);
-    many = problem.threads == 1 || p.batch * p.groups >= 2 * problem.threads;
+    const int64_t heads = p.batch * p.groups;
+    many = heads % problem.threads == 0 || heads >= 2 * problem.threads;
   }
 };
 
@@ -219,17 +220,17 @@ void whole_head(const Plan& plan, int64_t batch, int64_t group, int threads) {
   const int64_t segments = (head.rows.keys() + kSegmentKeys - 1) / kSegmentKeys;
   const int64_t numbers = head.rows.count() * plan.width, bytes = numbers * plan.kernels.size;
   std::vector<char> dq((size_t)bytes);
-  std::vector<std::vector<char>> parts((size_t)std::min<int64_t>(threads, std::max<int64_t>(0, segments - 1)));
-  if (segments) one_segment(plan, head, 0, dq.data());
-  for (int64_t s = 1; s < segments; s += threads) {
+  std::vector<std::vector<char>> parts((size_t)std::min<int64_t>(threads, segments));
+  for (int64_t s = 0; s < segments; s += threads) {
     const int64_t here = std::min<int64_t>(threads, segments - s);
-    for (auto& part : parts) part.assign((size_t)bytes, 0);
-    const auto work = [&](int64_t i) { one_segment(plan, head, s + i, parts[(size_t)i].data()); };
+    const int64_t own = s == 0;  // the very first goes where the sum is made
+    for (int64_t i = own; i < here; ++i) parts[(size_t)i].assign((size_t)bytes, 0);
+    const auto work = [&](int64_t i) { one_segment(plan, head, s + i, i < own ? dq.data() : parts[(size_t)i].data()); };
     if (threads == 1)
       work(0);
     else
       parallel_for(here, threads, work);
-    for (int64_t i = 0; i < here; ++i) plan.kernels.add(dq.data(), parts[(size_t)i].data(), numbers);
+    for (int64_t i = own; i < here; ++i) plan.kernels.add(dq.data(), parts[(size_t)i].data(), numbers);
   }
   finish_queries(plan, head, dq.data(), 0, head.rows.count());
 }
