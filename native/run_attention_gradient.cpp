@@ -4,7 +4,6 @@
 // of a chunk of keys are summed over all query rows by whoever has the chunk; dQ is summed over the chunks of a segment
 // of kSegmentKeys into a buffer, and the segments' buffers are added from left to right. So the bits depend on no
 // thread count. Where heads are many a thread takes all of one head of k; where they are few, segments are shared out.
-#include <memory>
 #include <vector>
 
 #include "attention_plan.h"
@@ -307,6 +306,7 @@ void run_attention_gradient(const AttentionGradientProblem& given) {
                  [&](int64_t i) { whole_head(plan, i / problem.groups, i % problem.groups, 1); });
   else
     for (int64_t i = 0; i < heads; ++i) whole_head(plan, i / problem.groups, i % problem.groups, problem.threads);
+  problem.delta.p = nullptr;  // is written; the items of the next pass share heads, and would write it again
   if (problem.bias_grad.p) bias_gradient(plan);
 }
 

@@ -16,7 +16,7 @@ and a spelling of its own for a row that saw nothing.
 from __future__ import annotations
 
 import math
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import ml_dtypes
 import numpy as np
@@ -42,6 +42,11 @@ class Converters:
     # Given by AttentionState.
     _o: Array
     _lse: Array
+    if TYPE_CHECKING:
+
+        @classmethod
+        def _wrap(cls, o: Array, lse: Array, dtype: np.dtype[Any]) -> Self:
+            """The state with this pair, unchecked, rounded to dtype."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).from_bytes, (self.to_bytes(),)
@@ -83,11 +88,6 @@ class Converters:
         if _joined(made).tobytes() != both.tobytes():
             raise ValueError("data holds a pair that is not in normal form: bytes from to_bytes would do")
         return made
-
-    @classmethod
-    def _wrap(cls, o: Array, lse: Array, dtype: np.dtype[Any]) -> Self:
-        """The state with this pair, unchecked, rounded to dtype."""
-        raise NotImplementedError
 
     @classmethod
     def from_lse(

@@ -224,9 +224,9 @@ def _like(value: Any, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -
 def _bias_room(call: Call, shape: tuple[int, ...], wide: np.dtype[Any]) -> Array:
     """Zeros for the gradient of a bias, of four axes. Where it is summed over an axis, in float64."""
     four = (1,) * (4 - len(shape)) + shape
-    mask = call.problem.bias
-    assert mask is not None
-    return np.zeros(four, wide if four == mask.shape else checks.FLOAT64)
+    whole = call.problem.bias
+    assert whole is not None
+    return np.zeros(four, wide if four == whole.shape else checks.FLOAT64)
 
 
 def _sinks_gradient(sinks: Array, lse: Array, delta: Array) -> Array:

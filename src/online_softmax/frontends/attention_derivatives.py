@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _core, cpu
 from .. import attention_derivatives as core
+from .. import cpu_attention
 from ..attention_tiles import Keep, Options, Tangents
 from . import attention_arguments as arguments
 from . import checks
@@ -237,11 +237,9 @@ def keep_of(dropout_p: float, seed: int) -> Keep | None:
         return None
 
     def keep(batch: int, head: int, queries: slice, keys: slice) -> Array:
-        count = keys.stop - keys.start
-        made = np.empty((queries.stop - queries.start, count), np.bool_)
-        for row, query in zip(made, range(queries.start, queries.stop), strict=True):
-            _core.keep_array(dropout_p, seed, (batch, head, query, keys.start), count, cpu.address(row))
-        return made
+        shape = (1, 1, queries.stop - queries.start, keys.stop - keys.start)
+        place = (batch, head, queries.start, keys.start)
+        return cpu_attention.keep(dropout_p, seed, shape, place).reshape(shape[2:])
 
     return keep
 
