@@ -23,7 +23,6 @@ namespace {
 #include "../elements.inl.h"
 // Accumulators of the small matrix products: kTileRows x kTileVectors registers, with room for the factors beside them.
 constexpr int kTileRows = 6, kTileVectors = 2;
-OSM_INLINE F32 div(F32 a, F32 b) { return {_mm256_div_ps(a.v, b.v)}; }
 // Square blocks of registers, rows to columns.
 OSM_INLINE void transpose(F64 (&r)[4]) {
   const __m256d a = _mm256_unpacklo_pd(r[0].v, r[1].v), b = _mm256_unpackhi_pd(r[0].v, r[1].v);
@@ -49,6 +48,7 @@ OSM_INLINE void load_turned(const float* const* rows, int64_t c, F32 (&block)[8]
   }
 }
 #include "../attention_pack.inl.h"
+#include "../tanh.inl.h"
 #include "../attention_scores.inl.h"
 #include "../attention_gradient.inl.h"
 #include "../attention.inl.h"

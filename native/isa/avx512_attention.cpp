@@ -23,7 +23,6 @@ namespace {
 #include "../elements.inl.h"
 // Accumulators of the small matrix products: kTileRows x kTileVectors registers, with room for the factors beside them.
 constexpr int kTileRows = 6, kTileVectors = 4;
-OSM_INLINE F32 div(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
 // Square blocks of registers, rows to columns: at each step what lies off the diagonal of blocks is exchanged.
 OSM_INLINE void transpose(F64 (&r)[8]) {
   _Pragma("GCC unroll 8") for (int i = 0; i < 8; ++i) if (!(i & 1)) {
@@ -71,6 +70,7 @@ OSM_INLINE void load_turned(const typename V::Scalar* const* rows, int64_t c, V 
   transpose(block);
 }
 #include "../attention_pack.inl.h"
+#include "../tanh.inl.h"
 #include "../attention_scores.inl.h"
 #include "../attention_gradient.inl.h"
 #include "../attention.inl.h"

@@ -23,7 +23,6 @@ namespace {
 #include "../elements.inl.h"
 // Accumulators of the small matrix products: kTileRows x kTileVectors registers, with room for the factors beside them.
 constexpr int kTileRows = 6, kTileVectors = 4;
-OSM_INLINE F32 div(F32 a, F32 b) { return {vdivq_f32(a.v, b.v)}; }
 // Square blocks of registers, rows to columns.
 OSM_INLINE void transpose(F64 (&r)[2]) {
   const float64x2_t a = vtrn1q_f64(r[0].v, r[1].v), b = vtrn2q_f64(r[0].v, r[1].v);
@@ -47,6 +46,7 @@ OSM_INLINE void load_turned(const typename V::Scalar* const* rows, int64_t c, V 
   transpose(block);
 }
 #include "../attention_pack.inl.h"
+#include "../tanh.inl.h"
 #include "../attention_scores.inl.h"
 #include "../attention_gradient.inl.h"
 #include "../attention.inl.h"

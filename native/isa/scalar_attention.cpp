@@ -22,7 +22,6 @@ namespace {
 #include "../elements.inl.h"
 // Accumulators of the small matrix products: kTileRows x kTileVectors registers, with room for the factors beside them.
 constexpr int kTileRows = 2, kTileVectors = 4;
-OSM_INLINE F32 div(F32 a, F32 b) { return {a.v / b.v}; }
 template <class V>
 OSM_INLINE void transpose(V (&)[1]) {}
 // W elements from c on of each of W rows, as columns.
@@ -32,6 +31,7 @@ OSM_INLINE void load_turned(const typename V::Scalar* const* rows, int64_t c, V 
   transpose(block);
 }
 #include "../attention_pack.inl.h"
+#include "../tanh.inl.h"
 #include "../attention_scores.inl.h"
 #include "../attention_gradient.inl.h"
 #include "../attention.inl.h"
