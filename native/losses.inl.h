@@ -50,7 +50,8 @@ template <class T, class E, bool rich>
 struct LossExp {
   using V = typename Of<T>::V;
   using S = typename Of<T>::S;
-  static constexpr bool kFoldEach = E::kFoldEach;
+  // What a sum in float loses within a block is less than the loss, which is a float, can show.
+  static constexpr bool kFoldEach = sizeof(T) == 8;
   static constexpr int64_t P = pair_of<T>(), W = V::W;
   E exp;
   int64_t target;

@@ -59,23 +59,21 @@ void fill(Dtype dtype, char* y, int64_t n, double value) {
     std::fill_n((uint16_t*)y, n, (uint16_t)(std::isnan(value) ? dtype == Dtype::f16 ? 0x7e00 : 0x7fc0 : 0));
 }
 
-// What the statistics of a row say once they are complete.
+// What the statistics of a row say once they are complete. share: what exp(z - m) is to be multiplied by for
+// probabilities; here and rest: of the target and of all others.
 struct Finished {
-  double lse, loss_of_target, target, rest;  // rest: 1 - probability of the target
+  double lse, loss_of_target, target, here, rest, share;
 };
 
 Finished finish(double m, double s, double target) {
   const double nan = std::nan("");
-  if (std::isnan(m) || m == HUGE_VAL) return {m, nan, target, nan};
+  if (std::isnan(m) || m == HUGE_VAL) return {m, nan, target, nan, nan, nan};
   const double others = s > 0 ? m + std::log(s) : -HUGE_VAL;
-  if (std::isnan(target)) return {others, std::nan(""), target, std::nan("")};
-  const double d = others - target;
-  if (d > 0) {
-    const double e = std::exp(-d), more = std::log1p(e);
-    return {others + more, d + more, target, 1 / (1 + e)};
-  }
-  const double e = std::exp(d), more = std::log1p(e);
-  return {target + more, more, target, e / (1 + e)};
+  if (std::isnan(target)) return {others, nan, target, nan, nan, 1 / s};
+  const double d = others - target, e = std::exp(-std::fabs(d)), more = std::log1p(e);
+  const double less = e / (1 + e), most = 1 / (1 + e);
+  if (d > 0) return {others + more, d + more, target, less, most, most / s};
+  return {target + more, more, target, most, less, s > 0 ? less / s : 0};
 }
 
 class Runner {
@@ -283,13 +281,19 @@ class Runner {
     const double d = by_row(i) * (p.d_loss ? p.d_loss[p.d_loss_each ? i : 0] : 1.0);
     return {d, (p.d_lse ? p.d_lse[i] : 0) + (p.z_loss != 0 ? d * 2 * p.z_loss * lse : 0)};
   }
+  // Of the whole vocabulary; `share` goes with the exponentials of this part.
+  Finished finished(int64_t i, const LossStats& stats) const {
+    if (!part) return finish(stats.m, stats.s, stats.target);
+    Finished f = finish(p.whole_m[i], p.whole_s[i], p.whole_target[i]);
+    f.share = std::exp(stats.m - f.lse);
+    return f;
+  }
   double by_row(int64_t i) const { return p.row_weights ? p.row_weights[i] : 1.0; }
 
   void settled(const Batch& b, int64_t row, const LossStats& stats, LossResult* result) const {
     const int64_t i = b.number[row], t = b.job.target[row];
     if (p.made.m) keep_parts(i, stats);
-    const Finished f =
-        part ? finish(p.whole_m[i], p.whole_s[i], p.whole_target[i]) : finish(stats.m, stats.s, stats.target);
+    const Finished f = finished(i, stats);
     const Coefficients c = coefficients(b, row);
     if (p.lse) p.lse[i] = f.lse;
     if (p.entropy) p.entropy[i] = entropy(stats, f);
@@ -305,12 +309,9 @@ class Runner {
     }
     if (!b.job.y) return;
     const Upstream d = upstream(b, row, f.lse);
-    result->by = (d.loss * c.all + d.lse) * std::exp(stats.m - f.lse);
+    result->by = (d.loss * c.all + d.lse) * f.share;
     result->uniform = each ? d.loss : d.loss * p.uniform;
-    if (t >= 0) {
-      const double here = std::exp(-f.loss_of_target);
-      result->at_target = d.loss * (here * (c.all - c.own) - c.own * f.rest) + d.lse * here;
-    }
+    if (t >= 0) result->at_target = d.loss * (f.here * (c.all - c.own) - c.own * f.rest) + d.lse * f.here;
   }
 
   double loss_of(const Coefficients& c, int64_t t, const LossStats& stats, const Finished& f) const {
@@ -325,8 +326,8 @@ class Runner {
   }
 
   static double entropy(const LossStats& stats, const Finished& f) {
-    double sum = std::exp(stats.m - f.lse) * (stats.moment + stats.s * (stats.from - f.lse));
-    if (std::isfinite(f.loss_of_target)) sum -= std::exp(-f.loss_of_target) * f.loss_of_target;
+    double sum = f.share * (stats.moment + stats.s * (stats.from - f.lse));
+    if (std::isfinite(f.loss_of_target)) sum -= f.here * f.loss_of_target;
     return 0.0 - sum;
   }
 
@@ -417,8 +418,7 @@ class Runner {
     const bool ignored = t == kIgnored;
     LossResult result{};
     settled(b, row, stats, &result);
-    const Finished f =
-        part ? finish(p.whole_m[i], p.whole_s[i], p.whole_target[i]) : finish(stats.m, stats.s, stats.target);
+    const Finished f = finished(i, stats);
     double loss = p.z_loss != 0 ? p.z_loss * f.lse * f.lse : 0;
     for (int64_t c = 0; c < cols; ++c) {
       const double w = coefficient(b, row, c);
