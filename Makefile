@@ -23,10 +23,10 @@ THREADS = $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)))')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test examples exhaustive scoreboard bench count lint format sanitize wheel check-neon check-avx2 clean
+.PHONY: help demo test examples exhaustive scoreboard bench bench-losses count lint format sanitize wheel check-neon check-avx2 clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.package $(VENV)/.extra-plots ## the main job: report on real scores and on 8192 x 4096, then a run
 	$(BIN)/online-softmax report examples/attention_scores.npy
@@ -62,7 +62,12 @@ bench: $(VENV)/.package $(VENV)/.extra-bench ## ratios to the peers and to this 
 	$(BIN)/python -m benchmarks.choice $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.attention $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.attention_accuracy $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.losses $(BENCH_FLAGS)
 	$(if $(QUICK),,$(BIN)/online-softmax report > benchmarks/results/report.txt)
+	$(BIN)/python -m benchmarks.table $(BENCH_FLAGS) $(if $(QUICK),,--readme README.md)
+
+bench-losses: $(VENV)/.package $(VENV)/.extra-bench ## the part of `bench` on losses alone
+	$(BIN)/python -m benchmarks.losses $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.table $(BENCH_FLAGS) $(if $(QUICK),,--readme README.md)
 
 count: $(VENV)/.package $(CMAKE_READY) ## the bytes of the CPU kernels under cachegrind, held to the model (needs valgrind)
