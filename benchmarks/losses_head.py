@@ -54,7 +54,7 @@ def sized(case: Case) -> Case:
             entry.call()
             seconds += time.perf_counter() - start
     each = seconds * classes / part / trial.shape[0]
-    fitting = [n for n in TOKENS if n <= tokens and n * each <= SECONDS]
+    fitting = [n for n in (tokens, *TOKENS) if n <= tokens and n * each <= SECONDS]
     return fewer_tokens(case, fitting[0] if fitting else TOKENS[-1])
 
 
