@@ -271,9 +271,9 @@ def compute_format(logits: Array) -> np.dtype[Any]:
 
 
 def empty_results(names: Iterable[str], rows: int, tokens: Array | None) -> dict[str, Array]:
-    """Arrays for `cpu_losses.run` to fill."""
+    """Arrays for `cpu_losses.run` to fill; it leaves the losses of rows that take no part as they are, 0."""
     made: dict[str, Array] = {
-        name: np.empty(rows, np.int64 if name == "rank" else np.float64) for name in names
+        name: np.zeros(rows, np.int64 if name == "rank" else np.float64) for name in names
     }
     if tokens is not None:
         made["log_probabilities"] = np.empty(tokens.shape, np.float64)
