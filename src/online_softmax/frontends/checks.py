@@ -238,6 +238,12 @@ def output(out: Any, x: Array, dtype: DType, where: Array | None) -> Array | Non
     return plain
 
 
+def apart(out: Array, read: Array | None, name: str) -> None:
+    """Raises ValueError where writing `out` may change what is read of an operand."""
+    if read is not None and _may_overlap(out, read):
+        raise ValueError(f"out overlaps {name}: separate memory would do")
+
+
 def _same_memory(a: Array, b: Array) -> bool:
     return (
         a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
