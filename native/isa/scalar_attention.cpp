@@ -20,17 +20,10 @@ namespace {
 
 #include "../exp.inl.h"
 #include "../elements.inl.h"
-// Accumulators of the small matrix products: kTileRows x kTileVectors registers, with room for the factors beside them.
-constexpr int kTileRows = 2, kTileVectors = 4;
 OSM_INLINE F32 div(F32 a, F32 b) { return {a.v / b.v}; }
-template <class V>
-OSM_INLINE void transpose(V (&)[1]) {}
-// W elements from c on of each of W rows, as columns.
-template <class V>
-OSM_INLINE void load_turned(const typename V::Scalar* const* rows, int64_t c, V (&block)[V::W]) {
-  _Pragma("GCC unroll 16") for (int i = 0; i < V::W; ++i) block[i] = V::load(rows[i] + c);
-  transpose(block);
-}
+#include "../simd/scalar_tile.h"
+
+#include "../tile.inl.h"
 #include "../attention_pack.inl.h"
 #include "../attention_scores.inl.h"
 #include "../attention_gradient.inl.h"
