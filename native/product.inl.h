@@ -22,16 +22,19 @@ OSM_INLINE void pack_turned(const char* p, int64_t line, int64_t here, int64_t s
     const S* row[W];
     for (int i = 0; i < W; ++i) {
       const int lane = g * W + i;
-      const bool there = lane < here;
-      if (!there && lane < lanes && !cleared) __builtin_memset(none, 0, (size_t)steps * sizeof(S)), cleared = true;
-      // Lanes past those of a strip are never stored, or stored over: any line will do.
-      const T* from = (const T*)(p + (there ? lane : 0) * line);
-      if (!there && lane < lanes)
+      if (lane < lanes && lane >= here) {
+        if (!cleared) __builtin_memset(none, 0, (size_t)steps * sizeof(S)), cleared = true;
         row[i] = none;
-      else if constexpr (plain)
+        continue;
+      }
+      // Lanes past those of a strip are never stored, or stored over: any line will do.
+      const T* from = (const T*)(p + (lane < lanes ? lane : 0) * line);
+      if constexpr (plain) {
         row[i] = from;
-      else
-        row[i] = wide[i], (lane < lanes) ? widen_row(from, steps, wide[i]) : (void)(row[i] = wide[0]);
+      } else {
+        row[i] = wide[lane < lanes ? i : 0];
+        if (lane < lanes) widen_row(from, steps, wide[i]);
+      }
     }
     constexpr int last = lanes - (groups - 1) * W;
     S* to = out + g * W;
@@ -108,7 +111,8 @@ void product_block(const ProductBlock& b) {
     for (int64_t i = 0; i < b.rows; i += kTileRows) {
       const S* strip = (const S*)b.a + i * b.steps;
       S* c = (S*)b.c + i * b.stride + j;
-      const int64_t rows = b.rows - i < kTileRows ? b.rows - i : kTileRows, wide = b.cols - j < cols ? b.cols - j : cols;
+      const int64_t rows = b.rows - i < kTileRows ? b.rows - i : kTileRows,
+                    wide = b.cols - j < cols ? b.cols - j : cols;
       // Asked for now, C is there when the sums are done.
       for (int64_t r = 0; r < rows; ++r) {
         __builtin_prefetch(c + r * b.stride, 1);

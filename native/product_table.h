@@ -4,8 +4,8 @@
 
 namespace osm {
 
-// Longest chain of multiply-adds: longer ones are cut into equal pieces, each summed from 0 on and then added to C, from
-// left to right. So the bits of an element depend on its row, its column and their length alone.
+// Longest chain of multiply-adds: longer ones are cut into equal pieces, each summed from 0 on and then added to C,
+// from left to right. So the bits of an element depend on its row, its column and their length alone.
 constexpr int64_t kMostSteps = 384;
 
 struct ProductBlock {

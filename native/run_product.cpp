@@ -1,6 +1,6 @@
 // Matrix products: which block of C is made by whom. An item of work is a block of C over all of k: its thread packs a
-// cut of B for the block's columns and then, some rows at a time, of A. Blocks may lie anywhere and go to any thread: an
-// element's bits come from its row, its column and k alone.
+// cut of B for the block's columns and then, some rows at a time, of A. Blocks may lie anywhere and go to any thread:
+// an element's bits come from its row, its column and k alone.
 #include "product.h"
 
 #include <algorithm>

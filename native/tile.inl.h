@@ -1,6 +1,6 @@
 // What all matrix products share: a tile of sums in registers, and rows of numbers from and to the formats they are
-// stored in. Included inside the namespace of an instruction set, after simd/*_tile.h, which says how many registers keep
-// sums (kTileRows x kTileVectors).
+// stored in. Included inside the namespace of an instruction set, after simd/*_tile.h, which says how many registers
+// keep sums (kTileRows x kTileVectors).
 
 template <class V>
 constexpr int kPanel = kTileVectors * V::W;

@@ -1,5 +1,5 @@
-// Matrix products for scalar. No header of the standard library but the C ones: an inline template kept from this object
-// would carry its instructions to CPUs that lack them.
+// Matrix products for scalar. No header of the standard library but the C ones: an inline template kept from this
+// object would carry its instructions to CPUs that lack them.
 #include <stddef.h>
 #include <stdint.h>
 

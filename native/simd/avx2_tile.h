@@ -20,7 +20,8 @@ OSM_INLINE void load_turned(const float* const* rows, int64_t c, F32 (&block)[8]
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(rows[i] + at)), _mm_loadu_ps(rows[i + 4] + at), 1);
   };
   for (int h = 0; h < 2; ++h) {
-    const __m256 r0 = halves(0, c + 4 * h), r1 = halves(1, c + 4 * h), r2 = halves(2, c + 4 * h), r3 = halves(3, c + 4 * h);
+    const __m256 r0 = halves(0, c + 4 * h), r1 = halves(1, c + 4 * h), r2 = halves(2, c + 4 * h),
+                 r3 = halves(3, c + 4 * h);
     const __m256 a = _mm256_unpacklo_ps(r0, r1), b = _mm256_unpackhi_ps(r0, r1);
     const __m256 d = _mm256_unpacklo_ps(r2, r3), e = _mm256_unpackhi_ps(r2, r3);
     block[4 * h].v = _mm256_shuffle_ps(a, d, 0x44), block[4 * h + 1].v = _mm256_shuffle_ps(a, d, 0xee);

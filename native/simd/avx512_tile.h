@@ -1,5 +1,5 @@
-// Registers of the matrix products on avx512: how many keep sums, and square blocks turned. Included inside the namespace
-// of the instruction set, after its vectors.
+// Registers of the matrix products on avx512: how many keep sums, and square blocks turned. Included inside the
+// namespace of the instruction set, after its vectors.
 
 // Accumulators of the small matrix products: kTileRows x kTileVectors registers, with room for the factors beside them.
 constexpr int kTileRows = 6, kTileVectors = 4;

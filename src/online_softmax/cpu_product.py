@@ -54,7 +54,7 @@ def product(
     Cost: 2 m n k flops; up to SCRATCH bytes a thread beside the operands.
     """
     _check(a, b, out, add, bias)
-    if out.strides[1] != out.itemsize and out.shape[1] > 1 or 0 in out.strides and out.size > 1:
+    if out.strides[1] != out.itemsize and out.shape[1] > 1:
         if bias is not None or out.strides[0] != out.itemsize:
             raise ValueError(f"out has strides {out.strides}: adjacent columns would do")
         a, b, out = b.T, a.T, out.T
