@@ -115,6 +115,18 @@ OSM_INLINE void store_some(T* p, int64_t n, V a, V b) {
   for (int64_t i = 0; i < n; ++i) p[i] = full[i];
 }
 
+OSM_INLINE double as_double(float x) { return x; }
+OSM_INLINE double as_double(double x) { return x; }
+template <class T16>
+OSM_INLINE double as_double(T16 x) {
+  T16 pair[2 * F32::W] = {x};
+  F32 a, b;
+  load2(pair, a, b);
+  float first[F32::W];
+  store(first, a);
+  return first[0];
+}
+
 OSM_INLINE F64 widen_sum(F32 a) { return add(low_half(a), high_half(a)); }
 OSM_INLINE F64 widen_sum(F64 a) { return a; }
 

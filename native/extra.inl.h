@@ -3,18 +3,6 @@
 // Order of logits: NaN is the largest.
 OSM_INLINE bool beats(double a, double b) { return a > b || (a != a && b == b); }
 
-OSM_INLINE double as_double(float x) { return x; }
-OSM_INLINE double as_double(double x) { return x; }
-template <class T16>
-OSM_INLINE double as_double(T16 x) {
-  T16 pair[2 * F32::W] = {x};
-  F32 a, b;
-  load2(pair, a, b);
-  float first[F32::W];
-  store(first, a);
-  return first[0];
-}
-
 // Up to this many the best are kept in order; more are kept as a heap, the one to go first on top: log(k) steps each.
 constexpr int64_t kSorted = 32;
 OSM_INLINE bool goes_first(double a, int64_t a_at, double b,

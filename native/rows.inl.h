@@ -23,6 +23,15 @@ struct Sweep {
   T* y;
 };
 
+// Exponentials and results may ask for the place of their elements in the row.
+template <class F, class V, int n>
+OSM_INLINE void apply(const F& f, V (&v)[n], int64_t at) {
+  if constexpr (requires { f(v, at); })
+    f(v, at);
+  else
+    f(v);
+}
+
 // n pairs at element i. Sums: tree of the pairs' exponentials. The row to write comes before the one whose exponentials
 // take its place: `keep` may be `kept`, and one buffer serves all rows.
 template <int n, class T, class E, class R, Top kTop, bool kExp, bool kKeep, Write kWrite, Store kStore>
@@ -45,7 +54,7 @@ OSM_INLINE void sweep_pairs(const Sweep<T, E, R>& w, int64_t i, T* y, typename O
         for (int64_t b = 0; b < n * P * (int64_t)sizeof(T); b += 64) prefetch((const char*)(w.prev + i) + kAhead + b);
       for (int p = 0; p < n; ++p) load2(w.prev + i + p * P, v[2 * p], v[2 * p + 1]);
     }
-    w.result(v);
+    apply(w.result, v, i);
     for (int p = 0; p < n; ++p) put2<kStore>(y + p * P, v[2 * p], v[2 * p + 1]);
   }
   if constexpr (kExp) {
@@ -54,7 +63,7 @@ OSM_INLINE void sweep_pairs(const Sweep<T, E, R>& w, int64_t i, T* y, typename O
     for (int p = 0; p < n; ++p) load2(w.cur + i + p * P, v[2 * p], v[2 * p + 1]);
     if constexpr (kTop == Top::peak)
       for (int p = 0; p < n; ++p) m0 = peak(m0, v[2 * p]), m1 = peak(m1, v[2 * p + 1]);
-    w.exp(v);
+    apply(w.exp, v, i);
     if constexpr (kKeep)
       for (int k = 0; k < 2 * n; ++k) store(w.keep + i + k * V::W, v[k]);
     V s = add(v[0], v[1]);
@@ -94,7 +103,7 @@ Swept sweep(const Sweep<T, E, R>& given, int64_t cols, char* space) {
       v[0] = V::load(w.kept + from), v[1] = V::load(w.kept + from + V::W);
     else
       load_some(w.prev + from, n, v[0], v[1]);
-    w.result(v);
+    apply(w.result, v, from);
     store_some(y, n, v[0], v[1]);
   };
   int64_t head = 0;
@@ -103,6 +112,7 @@ Swept sweep(const Sweep<T, E, R>& given, int64_t cols, char* space) {
     if (head > cols) head = cols;
     for (int64_t i = 0; i < head; i += P - 1) write_some(i, head - i < P ? head - i : P - 1, w.y + i);
     w.kept += head, w.prev += head, w.y += head;
+    if constexpr (requires { w.result.shift(head); }) w.result.shift(head);
   }
 
   // Pairs are grouped by their own places alone, so that sums never depend on where the written row's lines start. The
@@ -163,7 +173,7 @@ Swept sweep(const Sweep<T, E, R>& given, int64_t cols, char* space) {
     if constexpr (kExp) {
       load_some(w.cur + done, left, v[0], v[1]);
       if constexpr (kTop == Top::peak) m0 = peak(m0, v[0]), m1 = peak(m1, v[1]);
-      w.exp(v);
+      apply(w.exp, v, done);
       total.fold(add(v[0], v[1]));
       if constexpr (kKeep) store(w.keep + done, v[0]), store(w.keep + done + V::W, v[1]);
     }

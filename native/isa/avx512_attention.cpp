@@ -21,11 +21,11 @@ namespace {
 
 #include "../exp.inl.h"
 #include "../elements.inl.h"
-OSM_INLINE F32 div(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
 #include "../simd/avx512_tile.h"
 
 #include "../tile.inl.h"
 #include "../attention_pack.inl.h"
+#include "../tanh.inl.h"
 #include "../attention_scores.inl.h"
 #include "../attention_gradient.inl.h"
 #include "../attention.inl.h"

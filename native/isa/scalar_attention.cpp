@@ -20,11 +20,11 @@ namespace {
 
 #include "../exp.inl.h"
 #include "../elements.inl.h"
-OSM_INLINE F32 div(F32 a, F32 b) { return {a.v / b.v}; }
 #include "../simd/scalar_tile.h"
 
 #include "../tile.inl.h"
 #include "../attention_pack.inl.h"
+#include "../tanh.inl.h"
 #include "../attention_scores.inl.h"
 #include "../attention_gradient.inl.h"
 #include "../attention.inl.h"

@@ -55,6 +55,7 @@ OSM_INLINE void stream(float* p, F32 a) { _mm256_stream_ps(p, a.v); }
 OSM_INLINE F32 add(F32 a, F32 b) { return {_mm256_add_ps(a.v, b.v)}; }
 OSM_INLINE F32 sub(F32 a, F32 b) { return {_mm256_sub_ps(a.v, b.v)}; }
 OSM_INLINE F32 mul(F32 a, F32 b) { return {_mm256_mul_ps(a.v, b.v)}; }
+OSM_INLINE F32 div(F32 a, F32 b) { return {_mm256_div_ps(a.v, b.v)}; }
 OSM_INLINE F32 fma(F32 a, F32 b, F32 c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 OSM_INLINE F32 fms(F32 a, F32 b, F32 c) { return {_mm256_fmsub_ps(a.v, b.v, c.v)}; }
 OSM_INLINE F32 max(F32 a, F32 b) { return {_mm256_max_ps(a.v, b.v)}; }

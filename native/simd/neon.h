@@ -50,6 +50,7 @@ OSM_INLINE void stream(float* p, F32 a) { vst1q_f32(p, a.v); }
 OSM_INLINE F32 add(F32 a, F32 b) { return {vaddq_f32(a.v, b.v)}; }
 OSM_INLINE F32 sub(F32 a, F32 b) { return {vsubq_f32(a.v, b.v)}; }
 OSM_INLINE F32 mul(F32 a, F32 b) { return {vmulq_f32(a.v, b.v)}; }
+OSM_INLINE F32 div(F32 a, F32 b) { return {vdivq_f32(a.v, b.v)}; }
 OSM_INLINE F32 fma(F32 a, F32 b, F32 c) { return {vfmaq_f32(c.v, a.v, b.v)}; }
 OSM_INLINE F32 fms(F32 a, F32 b, F32 c) { return {vnegq_f32(vfmsq_f32(c.v, a.v, b.v))}; }
 OSM_INLINE F32 max(F32 a, F32 b) { return {vbslq_f32(vcgtq_f32(a.v, b.v), a.v, b.v)}; }

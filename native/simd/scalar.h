@@ -51,6 +51,7 @@ OSM_INLINE void stream(float* p, F32 a) { *p = a.v; }
 OSM_INLINE F32 add(F32 a, F32 b) { return {a.v + b.v}; }
 OSM_INLINE F32 sub(F32 a, F32 b) { return {a.v - b.v}; }
 OSM_INLINE F32 mul(F32 a, F32 b) { return {a.v * b.v}; }
+OSM_INLINE F32 div(F32 a, F32 b) { return {a.v / b.v}; }
 OSM_INLINE F32 fma(F32 a, F32 b, F32 c) { return {(float)((double)a.v * (double)b.v + (double)c.v)}; }
 OSM_INLINE F32 fms(F32 a, F32 b, F32 c) { return {(float)((double)a.v * (double)b.v - (double)c.v)}; }
 OSM_INLINE F32 max(F32 a, F32 b) { return {a.v > b.v ? a.v : b.v}; }

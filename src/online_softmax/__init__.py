@@ -20,7 +20,16 @@ if TYPE_CHECKING:
         attention_double_backward,
         attention_jvp,
     )
+    from .frontends.losses import (
+        Loss,
+        LossAndGradient,
+        LossReport,
+        cross_entropy,
+        cross_entropy_backward,
+        cross_entropy_with_gradient,
+    )
     from .frontends.numpy import SoftmaxState, TopK, log_softmax, logsumexp, softmax, softmax_topk
+    from .loss_state import LossState
 
 __version__ = "0.1.0"
 
@@ -30,6 +39,10 @@ __all__ = [
     "AttentionGradients",
     "AttentionState",
     "AttentionTangents",
+    "Loss",
+    "LossAndGradient",
+    "LossReport",
+    "LossState",
     "SoftmaxState",
     "TopK",
     "__version__",
@@ -37,6 +50,9 @@ __all__ = [
     "attention_backward",
     "attention_double_backward",
     "attention_jvp",
+    "cross_entropy",
+    "cross_entropy_backward",
+    "cross_entropy_with_gradient",
     "dropout_mask",
     "info",
     "log_softmax",
@@ -58,6 +74,18 @@ _HOMES = {
     **dict.fromkeys(
         ("Attention", "AttentionGradients", "attention", "attention_backward", "dropout_mask"),
         ".frontends.attention",
+    ),
+    "LossState": ".loss_state",
+    **dict.fromkeys(
+        (
+            "Loss",
+            "LossAndGradient",
+            "LossReport",
+            "cross_entropy",
+            "cross_entropy_backward",
+            "cross_entropy_with_gradient",
+        ),
+        ".frontends.losses",
     ),
 }
 

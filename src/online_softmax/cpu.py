@@ -33,7 +33,7 @@ OPS: Final = ("softmax", "log_softmax", "logsumexp", "softmax_topk")
 
 # Codes of native/table.h.
 _OP: Final = {"softmax": 0, "log_softmax": 1, "logsumexp": 2, "state": 3}
-_CODE: Final = {
+CODES: Final = {
     np.dtype(np.float32): 0,
     np.dtype(np.float64): 1,
     np.dtype(np.float16): 2,
@@ -103,7 +103,7 @@ def _set_limits() -> None:
     same machine always chooses alike."""
     caches = host.caches()
     for operation, op in _OP.items():
-        for dtype, code in _CODE.items():
+        for dtype, code in CODES.items():
             _core.set_cached_limit(op, code, cache.cached_columns(operation, dtype.itemsize, caches))
     _core.set_cached_column(cache.cached_column_length(caches))
 
@@ -176,7 +176,7 @@ def _left(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The NumPy dtype of one of `DTYPES`. Raises ValueError for another name."""
-    found: dict[str, np.dtype[Any]] = {dtype.name: dtype for dtype in _CODE}
+    found: dict[str, np.dtype[Any]] = {dtype.name: dtype for dtype in CODES}
     if name in found:
         return found[name]
     raise ValueError(f"dtype={name!r}: one of {', '.join(DTYPES)} would do")
@@ -241,7 +241,7 @@ def softmax(
     plan = plan_of(isa, algorithm, threads, precision)
     op = _OP["log_softmax" if log else "softmax"]
     _core.map_array(
-        plan, op, _CODE[x.dtype], x.shape, _mask(axes), address(x), x.strides, address(out), out.strides,
+        plan, op, CODES[x.dtype], x.shape, _mask(axes), address(x), x.strides, address(out), out.strides,
         *_optional(where),
     )  # fmt: skip
 
@@ -259,7 +259,7 @@ def _reduce(
     first = np.empty(shape, dtype)
     second = np.empty(shape, dtype) if op == "state" or b is not None else None
     _core.reduce_array(
-        plan, _OP[op], _CODE[x.dtype], x.shape, _mask(axes), address(x), x.strides,
+        plan, _OP[op], CODES[x.dtype], x.shape, _mask(axes), address(x), x.strides,
         address(first), 0 if second is None else address(second), dtype != np.float64,
         *_optional(where), *_optional(b),
     )  # fmt: skip
@@ -337,7 +337,7 @@ def topk(
     values, places = np.empty((*rows, k), np.float64), np.empty((*rows, k), np.int64)
     lse = np.empty(rows, np.float64)
     _core.topk_array(
-        plan, _CODE[x.dtype], x.shape, axis, address(x), x.strides, k,
+        plan, CODES[x.dtype], x.shape, axis, address(x), x.strides, k,
         address(values), address(places), address(lse),
     )  # fmt: skip
     with np.errstate(over="ignore", under="ignore"):
@@ -368,7 +368,7 @@ def normalize(
     first, second = np.ascontiguousarray(m, dtype=np.float64), np.ascontiguousarray(s, dtype=np.float64)
     _core.normalize_array(
         plan_of(isa, "online", threads, "exact"), _OP["log_softmax" if log else "softmax"],
-        _CODE[x.dtype], x.shape, _mask(axes), address(x), x.strides, address(out), out.strides,
+        CODES[x.dtype], x.shape, _mask(axes), address(x), x.strides, address(out), out.strides,
         address(first), address(second),
     )  # fmt: skip
 

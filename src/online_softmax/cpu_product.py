@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from .cpu import address, plan_of
+from .cpu import CODES, address, plan_of
 
 Array = NDArray[Any]
-_CODE: Final = {
-    np.dtype(np.float32): 0,
-    np.dtype(np.float64): 1,
-    np.dtype(np.float16): 2,
-    np.dtype(ml_dtypes.bfloat16): 3,
-}
 _DOUBLE: Final = np.dtype(np.float64)
 #: Most bytes of scratch that a thread packs operands into.
 SCRATCH: Final = 3 << 20
@@ -62,13 +55,13 @@ def product(
         plan_of(isa, "auto", threads, "exact"),
         (out.shape[0], out.shape[1], a.shape[1]),
         address(a),
-        _CODE[a.dtype],
+        CODES[a.dtype],
         a.strides,
         address(b),
-        _CODE[b.dtype],
+        CODES[b.dtype],
         b.strides,
         address(out),
-        _CODE[out.dtype],
+        CODES[out.dtype],
         (out.strides[0], out.itemsize),
         add,
         0 if bias is None else address(bias),
@@ -81,7 +74,7 @@ def _check(a: Array, b: Array, out: Array, add: bool, bias: Array | None) -> Non
     if out.shape != (a.shape[0], b.shape[1]):
         raise ValueError(f"out has shape {out.shape}: {(a.shape[0], b.shape[1])} would do")
     dtypes = (a.dtype, b.dtype, out.dtype)
-    if any(dtype not in _CODE for dtype in dtypes) or len({dtype == _DOUBLE for dtype in dtypes}) > 1:
+    if any(dtype not in CODES for dtype in dtypes) or len({dtype == _DOUBLE for dtype in dtypes}) > 1:
         given = ", ".join(str(dtype) for dtype in dtypes)
         raise ValueError(f"a, b and out are {given}: all float64, or none of them, would do")
     if add and (out.itemsize == 2 or bias is not None):

@@ -134,18 +134,6 @@ def bias_of(bias: Any, shape: tuple[int, ...], rank: int, wide: np.dtype[Any]) -
     return _broadcast(checks.cast(given, wide), "bias", shape, rank)
 
 
-def _number(value: Any, name: str) -> float:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{name} is {value!r}: a number would do")
-    try:
-        number = float(value)
-    except OverflowError as error:
-        raise ValueError(f"{name} is a number past the range of float64: a smaller one would do") from error
-    if not math.isfinite(number):
-        raise ValueError(f"{name} is {value}: a finite number would do")
-    return number
-
-
 def _plain(values: Any, name: str) -> Array:
     """An array of what is no number to compute with: a mask, places, lengths."""
     if isinstance(values, np.ma.MaskedArray):
@@ -157,7 +145,7 @@ def _plain(values: Any, name: str) -> Array:
 
 
 def scale_of(scale: Any, d: int, wide: np.dtype[Any]) -> float:
-    number = 1 / math.sqrt(max(d, 1)) if scale is None else _number(scale, "scale")
+    number = 1 / math.sqrt(max(d, 1)) if scale is None else checks.number(scale, "scale")
     if abs(number) > float(np.finfo(wide).max):
         raise ValueError(
             f"scale is {scale}: up to {float(np.finfo(wide).max)}, the range of {wide}, would do"
@@ -169,7 +157,7 @@ def softcap_of(softcap: Any, wide: np.dtype[Any]) -> float:
     """0 for none, and for one so large that no score is changed by it."""
     if softcap is None:
         return 0.0
-    cap = _number(softcap, "softcap")
+    cap = checks.number(softcap, "softcap")
     if cap <= 0:
         raise ValueError(f"softcap is {softcap}: a positive number would do, None for no cap")
     return 0.0 if cap > math.sqrt(float(np.finfo(wide).max)) else cap
@@ -258,7 +246,7 @@ def per_head(values: Any, name: str, batch: int, groups: int, stored: np.dtype[A
 
 
 def dropout_of(dropout_p: Any, seed: Any) -> tuple[float, int]:
-    p = _number(dropout_p, "dropout_p")
+    p = checks.number(dropout_p, "dropout_p")
     if not 0 <= p < 1:
         raise ValueError(f"dropout_p is {dropout_p}: at least 0 and below 1 would do")
     would = "a whole number from 0 to 2**64 - 1 would do"

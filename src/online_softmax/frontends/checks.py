@@ -8,6 +8,7 @@ is written.
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any, Final
 
@@ -280,6 +281,19 @@ def flag(value: Any, name: str) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}: True or False would do")
     return bool(value)
+
+
+def number(value: Any, name: str) -> float:
+    """`value` where it is a finite number."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name} is {value!r}: a number would do")
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise ValueError(f"{name} is a number past the range of float64: a smaller one would do") from error
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is {value}: a finite number would do")
+    return number
 
 
 def count(k: Any, length: int) -> int:

@@ -1,0 +1,176 @@
+"""Cross-entropy of a vocabulary that lies in parts: what is kept of each, merged in any order, and the loss.
+
+Of a row the target's score stands apart from (m, s) of the other classes; both are states of the law, so
+parts merge by it, and at the end, with d = lse of the others less the target's score,
+
+    -log p = softplus(d),  lse = score + softplus(d)
+
+which keeps all bits of the loss of a row that is sure of its target.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import state as law
+from .loss_rules import Rules, Whole, checked, reduced
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class LossState:
+    """Rows of a batch over some classes of a vocabulary. Immutable: merge gives a new one.
+
+    Attributes:
+        shape: of the rows' targets.
+        m, s: of the classes seen but the target, sum of exp(z - m): (rows,) float64, as the other arrays.
+        target: score of the target, NaN where it has not been seen.
+        target_weight: its class weight, 0 where it has not been seen.
+        scores: sum of class weight * score, where there is label smoothing; else None.
+        weight_sum: of the class weights seen.
+        parts: (start, stop) of the classes seen, ascending.
+        kept: rows that are not ignored; row_weights: one a row, or None.
+        options: label smoothing, its rule, z-loss, and what else has to be the same in all parts.
+    """
+
+    shape: tuple[int, ...]
+    m: Array
+    s: Array
+    target: Array
+    target_weight: Array
+    scores: Array | None
+    weight_sum: float
+    parts: tuple[tuple[int, int], ...]
+    kept: Array
+    row_weights: Array | None
+    options: Rules
+    single: bool = field(default=True)
+
+    def merge(self, other: Self) -> Self:
+        """Of the classes of both.
+
+        Raises: TypeError for anything but a LossState; ValueError where the rows, the options or the format
+            differ, or a class is in both.
+        """
+        if not isinstance(other, LossState):
+            raise TypeError(f"other is a {type(other).__name__}: a LossState would do")
+        self._check(other)
+        with np.errstate(all="ignore"):
+            m, s = law.merge((self.m, self.s), (other.m, other.s))
+            seen = np.isnan(self.target)
+            scores = None if self.scores is None else self.scores + other.scores
+        return replace(
+            self,
+            m=m,
+            s=s,
+            target=np.where(seen, other.target, self.target),
+            target_weight=self.target_weight + other.target_weight,
+            scores=scores,
+            weight_sum=self.weight_sum + other.weight_sum,
+            parts=tuple(sorted(self.parts + other.parts)),
+        )
+
+    def _check(self, other: LossState) -> None:
+        if self.shape != other.shape or not np.array_equal(self.kept, other.kept):
+            raise ValueError(
+                f"other is of rows of shape {other.shape} and of other targets than these, of {self.shape}: "
+                "states of one batch would do"
+            )
+        if self.options != other.options or self.single != other.single:
+            raise ValueError(
+                f"other was made with {other.options}: the options of this one, {self.options}, would do"
+            )
+        for start, stop in self.parts:
+            for a, b in other.parts:
+                if start < b and a < stop:
+                    raise ValueError(
+                        f"other has classes {a} to {b}, of which {start} to {stop} are in this one too"
+                    )
+
+    @property
+    def classes(self) -> int:
+        """How many have been seen."""
+        return sum(stop - start for start, stop in self.parts)
+
+    @property
+    def lse(self) -> Array:
+        """Log-sum-exp of the scores of the classes seen, of `shape`; float32 (float64 for float64 logits)."""
+        return self._of_rows(self._finished()[0])
+
+    def loss(self, *, reduction: str = "mean", empty: str = "nan") -> Any:
+        """The loss, once the whole vocabulary has been merged; see `cross_entropy`.
+
+        Raises: ValueError where classes are missing between the first and the last, an IndexError where a row
+            has a target that none of the parts has.
+        """
+        rules = checked(replace(self.options, reduction=reduction, empty=empty))
+        self._whole()
+        lse, of_target = self._finished()
+        rule = rules.rule(self.classes)
+        with np.errstate(all="ignore"):
+            loss = np.where(self.target_weight == 0, 0, rule.sharp * self.target_weight * of_target)
+            if rule.uniform and self.scores is not None:
+                rest = self.weight_sum * lse - self.scores
+                loss = loss + rule.uniform * rest
+                loss = np.where(np.isnan(of_target), np.nan, loss)
+            if rule.z_loss:
+                loss = loss + rule.z_loss * lse**2
+            weights = np.ones(len(loss)) if self.row_weights is None else self.row_weights
+            loss = np.where(self.kept, loss * weights, 0)
+            denominator = float((self.target_weight * weights)[self.kept].sum())
+        return reduced(loss, rules, denominator, self.shape, self._dtype)
+
+    def whole(self) -> Whole:
+        """What the gradient of a part has to know of all of them."""
+        self._whole()
+        return Whole(self.m, self.s, self.target, self.target_weight, self.weight_sum)
+
+    def denominator(self) -> float:
+        """What a mean divides by."""
+        weights = 1.0 if self.row_weights is None else self.row_weights
+        return float((self.target_weight * weights)[self.kept].sum())
+
+    def _whole(self) -> None:
+        end = 0
+        for start, stop in self.parts:
+            if start != end:
+                raise ValueError(
+                    f"classes {end} to {start} are missing: a state of all parts merged would do"
+                )
+            end = stop
+        missing = self.kept & np.isnan(self.target) & ~np.isnan(self.m)
+        if missing.any():
+            at = (
+                tuple(int(i) for i in np.unravel_index(int(np.argmax(missing)), self.shape))
+                if self.shape
+                else ()
+            )
+            raise IndexError(
+                f"targets[{', '.join(map(str, at))}] is none of the {end} classes that were merged"
+            )
+
+    def _finished(self) -> tuple[Array, Array]:
+        """(lse, -log p of the target), float64."""
+        with np.errstate(all="ignore"):
+            others = np.where(self.s > 0, self.m + np.log(self.s), -math.inf)
+            others = np.where(np.isposinf(self.m) | np.isnan(self.m), self.m, others)
+            odd = ~(others < math.inf)
+            d = others - self.target
+            more = np.log1p(np.exp(-np.abs(d)))
+            of_target = np.maximum(d, 0) + more
+            lse = np.where(np.isnan(self.target) | odd, others, np.where(d > 0, others, self.target) + more)
+            # Where all is -inf there is no distribution.
+            return lse, np.where(odd, math.nan, of_target)
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32 if self.single else np.float64)
+
+    def _of_rows(self, values: Array) -> Array:
+        return np.asarray(values.reshape(self.shape).astype(self._dtype))
