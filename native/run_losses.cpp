@@ -222,7 +222,11 @@ class Runner {
         double* c = &coefficients[(size_t)(i * cols)];
         sum[(size_t)i] = coefficients_of(at, i, c);
         for (int64_t k = 0; k < cols; ++k) put(weight.data(), i * padded + k, c[k]);
-        target[(size_t)i] = kernels->greatest(batch.x(i), cols), own[(size_t)i] = c[target[(size_t)i]];
+        if (part) {  // the row's statistics are known, and its greatest class may lie elsewhere
+          target[(size_t)i] = kNoTarget, sum[(size_t)i] = p.target_weight[batch.number[i]];
+        } else {
+          target[(size_t)i] = kernels->greatest(batch.x(i), cols), own[(size_t)i] = c[target[(size_t)i]];
+        }
       }
       batch.coefficients = coefficients.data(), batch.sum = sum.data(), batch.own = own.data();
       job.weights = weight.data(), job.weights_stride = padded;
@@ -374,10 +378,13 @@ class Runner {
     for (const double v : z) nan |= std::isnan(v), infinite += v == HUGE_VAL, m = std::max(m, v);
     if (nan) m = std::nan("");
     LossStats stats{m, nan ? m : infinite, t >= 0 ? z[(size_t)t] : std::nan(""), 0, 0, 0, -1};
-    if (std::isfinite(m)) {
+    // These classes may be out of a distribution that the others have.
+    const bool elsewhere =
+        part && m == -HUGE_VAL && std::isfinite(finish(p.whole_m[i], p.whole_s[i], p.whole_target[i]).lse);
+    if (std::isfinite(m) || elsewhere) {
       stats.s = 0, stats.rank = 0;
       for (int64_t c = 0; c < cols; ++c) {
-        const double v = z[(size_t)c], e = std::exp(v - m);
+        const double v = z[(size_t)c], e = v == -HUGE_VAL ? 0 : std::exp(v - m);
         if (c != t) stats.s += e, stats.moment += e > 0 ? e * v : 0;
         if (v != -HUGE_VAL || coefficient(b, row, c) != 0) stats.scores += scored(b, row, c) * v;
         if (c != t && t >= 0) stats.rank += v > stats.target || (v == stats.target && c < t);
