@@ -70,7 +70,9 @@ Finished finish(double m, double s, double target) {
   if (std::isnan(m) || m == HUGE_VAL) return {m, nan, target, nan, nan, nan};
   const double others = s > 0 ? m + std::log(s) : -HUGE_VAL;
   if (std::isnan(target)) return {others, nan, target, nan, nan, 1 / s};
-  const double d = others - target, e = std::exp(-std::fabs(d)), more = std::log1p(e);
+  // Not others - target: a sum with a great m would have rounded the logarithm away.
+  const double d = s > 0 ? (m - target) + std::log(s) : others - target;
+  const double e = std::exp(-std::fabs(d)), more = std::log1p(e);
   const double less = e / (1 + e), most = 1 / (1 + e);
   if (d > 0) return {others + more, d + more, target, less, most, most / s};
   return {target + more, more, target, most, less, s > 0 ? less / s : 0};

@@ -161,7 +161,8 @@ class LossState:
             others = np.where(self.s > 0, self.m + np.log(self.s), -math.inf)
             others = np.where(np.isposinf(self.m) | np.isnan(self.m), self.m, others)
             odd = ~(others < math.inf)
-            d = others - self.target
+            # Not others - target: a sum with a great m would have rounded the logarithm away.
+            d = np.where(self.s > 0, (self.m - self.target) + np.log(self.s), others - self.target)
             more = np.log1p(np.exp(-np.abs(d)))
             of_target = np.maximum(d, 0) + more
             lse = np.where(np.isnan(self.target) | odd, others, np.where(d > 0, others, self.target) + more)
