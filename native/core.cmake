@@ -5,9 +5,10 @@ set(CORE_DIR ${CMAKE_CURRENT_LIST_DIR})
 add_library(online_softmax_core STATIC
   ${CORE_DIR}/dispatch.cpp ${CORE_DIR}/driver.cpp ${CORE_DIR}/run_rows.cpp ${CORE_DIR}/run_cols.cpp
   ${CORE_DIR}/run_masked.cpp ${CORE_DIR}/run_packed.cpp ${CORE_DIR}/run_attention.cpp ${CORE_DIR}/run_attention_gradient.cpp
-  ${CORE_DIR}/run_losses.cpp
+  ${CORE_DIR}/run_losses.cpp ${CORE_DIR}/run_product.cpp
   ${CORE_DIR}/pool.cpp ${CORE_DIR}/memory.cpp
-  ${CORE_DIR}/isa/scalar.cpp ${CORE_DIR}/isa/scalar_attention.cpp ${CORE_DIR}/isa/scalar_losses.cpp)
+  ${CORE_DIR}/isa/scalar.cpp ${CORE_DIR}/isa/scalar_attention.cpp ${CORE_DIR}/isa/scalar_losses.cpp
+  ${CORE_DIR}/isa/scalar_product.cpp)
 target_include_directories(online_softmax_core PUBLIC ${CORE_DIR})
 target_link_libraries(online_softmax_core PUBLIC Threads::Threads)
 # Contraction off: the kernels write each fused multiply-add by hand, and the scalar ones count on two roundings.
@@ -22,18 +23,20 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   target_sources(online_softmax_core PRIVATE
     ${CORE_DIR}/isa/avx2.cpp ${CORE_DIR}/isa/avx512.cpp ${CORE_DIR}/isa/avx512_log16.cpp
     ${CORE_DIR}/isa/avx2_attention.cpp ${CORE_DIR}/isa/avx512_attention.cpp
-    ${CORE_DIR}/isa/avx2_losses.cpp ${CORE_DIR}/isa/avx512_losses.cpp)
+    ${CORE_DIR}/isa/avx2_losses.cpp ${CORE_DIR}/isa/avx512_losses.cpp
+    ${CORE_DIR}/isa/avx2_product.cpp ${CORE_DIR}/isa/avx512_product.cpp)
   set_source_files_properties(${CORE_DIR}/isa/avx2.cpp ${CORE_DIR}/isa/avx2_attention.cpp ${CORE_DIR}/isa/avx2_losses.cpp
-    PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+    ${CORE_DIR}/isa/avx2_product.cpp PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
   # GCC 12 warns about the undefined registers inside its own AVX-512 header.
   set(AVX512 "-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mf16c;-mprefer-vector-width=512")
   string(APPEND AVX512 ";$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>;$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized>")
   set_source_files_properties(${CORE_DIR}/isa/avx512.cpp ${CORE_DIR}/isa/avx512_attention.cpp ${CORE_DIR}/isa/avx512_losses.cpp
-    PROPERTIES COMPILE_OPTIONS "${AVX512}")
+    ${CORE_DIR}/isa/avx512_product.cpp PROPERTIES COMPILE_OPTIONS "${AVX512}")
   set_source_files_properties(${CORE_DIR}/isa/avx512_log16.cpp PROPERTIES
     COMPILE_OPTIONS "${AVX512};-mavx512vbmi;-mavx512bf16")
   target_compile_definitions(online_softmax_core PRIVATE OSM_X86=1)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|ARM64")
-  target_sources(online_softmax_core PRIVATE ${CORE_DIR}/isa/neon.cpp ${CORE_DIR}/isa/neon_attention.cpp ${CORE_DIR}/isa/neon_losses.cpp)
+  target_sources(online_softmax_core PRIVATE ${CORE_DIR}/isa/neon.cpp ${CORE_DIR}/isa/neon_attention.cpp ${CORE_DIR}/isa/neon_losses.cpp
+    ${CORE_DIR}/isa/neon_product.cpp)
   target_compile_definitions(online_softmax_core PRIVATE OSM_ARM=1)
 endif()

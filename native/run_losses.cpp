@@ -231,6 +231,10 @@ class Runner {
         double* c = &coefficients[(size_t)(i * cols)];
         sum[(size_t)i] = coefficients_of(at, i, c);
         for (int64_t k = 0; k < cols; ++k) put(weight.data(), i * padded + k, c[k]);
+        if (part) {  // the row's statistics are known, and its greatest class may lie elsewhere
+          target[(size_t)i] = kNoTarget, sum[(size_t)i] = p.target_weight[batch.number[i]];
+          continue;
+        }
         target[(size_t)i] = kernels->greatest(batch.x(i), cols), own[(size_t)i] = c[target[(size_t)i]];
         // Its score is counted in double, apart from the others', and so is its gradient.
         put(weight.data(), i * padded + target[(size_t)i], 0);
@@ -395,7 +399,7 @@ class Runner {
     if (std::isfinite(m)) {
       stats.s = 0, stats.rank = 0;
       for (int64_t c = 0; c < cols; ++c) {
-        const double v = z[(size_t)c], e = std::exp(v - m);
+        const double v = z[(size_t)c], e = v == -HUGE_VAL ? 0 : std::exp(v - m);
         if (c != t) stats.s += e, stats.moment += e > 0 ? e * v : 0;
         if (v != -HUGE_VAL || coefficient(b, row, c) != 0) stats.scores += scored(b, row, c) * v;
         if (c != t && t >= 0) stats.rank += v > stats.target || (v == stats.target && c < t);
@@ -454,11 +458,10 @@ class Runner {
     const Coefficients whole = coefficients(b, row);
     char* y = b.job.y + row * b.job.y_stride;
     std::vector<double> gradient((size_t)cols, 0.0);
-    const double factor = log_factor(i, stats, f);
     // An ignored row has the gradient of its lse alone, which at -inf moves nothing.
     for (int64_t c = 0; c < cols && !(ignored && f.lse == -HUGE_VAL); ++c)
       gradient[(size_t)c] = c == t ? result.at_target
-                                   : std::exp((z[(size_t)c] - stats.m) + factor) * (d.loss * whole.all + d.lse) -
+                                   : std::exp(z[(size_t)c] - stats.m) * f.share * (d.loss * whole.all + d.lse) -
                                          d.loss * (ignored ? 0 : coefficient(b, row, c));
     if (working == Dtype::f64) {
       std::memcpy(y, gradient.data(), (size_t)(cols * 8));

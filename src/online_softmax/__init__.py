@@ -20,6 +20,13 @@ if TYPE_CHECKING:
         attention_double_backward,
         attention_jvp,
     )
+    from .frontends.linear_losses import (
+        LinearGradients,
+        LinearLossAndGradients,
+        linear_cross_entropy,
+        linear_cross_entropy_backward,
+        linear_cross_entropy_with_gradient,
+    )
     from .frontends.losses import (
         Loss,
         LossAndGradient,
@@ -39,6 +46,8 @@ __all__ = [
     "AttentionGradients",
     "AttentionState",
     "AttentionTangents",
+    "LinearGradients",
+    "LinearLossAndGradients",
     "Loss",
     "LossAndGradient",
     "LossReport",
@@ -55,6 +64,9 @@ __all__ = [
     "cross_entropy_with_gradient",
     "dropout_mask",
     "info",
+    "linear_cross_entropy",
+    "linear_cross_entropy_backward",
+    "linear_cross_entropy_with_gradient",
     "log_softmax",
     "logsumexp",
     "merge_attention_vjp",
@@ -76,6 +88,16 @@ _HOMES = {
         ".frontends.attention",
     ),
     "LossState": ".loss_state",
+    **dict.fromkeys(
+        (
+            "LinearGradients",
+            "LinearLossAndGradients",
+            "linear_cross_entropy",
+            "linear_cross_entropy_backward",
+            "linear_cross_entropy_with_gradient",
+        ),
+        ".frontends.linear_losses",
+    ),
     **dict.fromkeys(
         (
             "Loss",

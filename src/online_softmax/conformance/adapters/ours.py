@@ -11,6 +11,7 @@ import numpy as np
 from ... import cpu
 from ...attention_state import AttentionState
 from ...frontends import attention as of_numpy
+from ...frontends import linear_losses
 from ...frontends import numpy as osm
 from ..cases import NotOffered
 from . import Adapter, Library, versions_of
@@ -74,7 +75,37 @@ def _functions(isa: str | None, algorithm: str) -> dict[str, Callable[..., Any]]
         return merged.m, merged.s
 
     rows = (softmax, log_softmax, logsumexp, softmax_topk, logaddexp, merge_states)
-    return {f.__name__: f for f in rows} | _attention(isa, algorithm)
+    return {f.__name__: f for f in rows} | _linear_losses(isa, algorithm) | _attention(isa, algorithm)
+
+
+def _linear_losses(isa: str | None, algorithm: str) -> dict[str, Callable[..., Any]]:
+    def linear_cross_entropy(
+        hidden: Any, weight: Any, targets: Any, ignore_index: Any, label_smoothing: Any, reduction: Any,
+        softcap: Any, bias: Any = None,
+    ) -> Any:  # fmt: skip
+        _online(algorithm)
+        return linear_losses.linear_cross_entropy(
+            hidden, weight, targets, bias=bias, softcap=softcap, ignore_index=ignore_index,
+            label_smoothing=label_smoothing, reduction=reduction, isa=isa,
+        )  # fmt: skip
+
+    def linear_cross_entropy_grad(
+        hidden: Any, weight: Any, targets: Any, ignore_index: Any, label_smoothing: Any, reduction: Any,
+        softcap: Any, bias: Any = None,
+    ) -> Any:  # fmt: skip
+        _online(algorithm)
+        made = linear_losses.linear_cross_entropy_backward(
+            1.0, hidden, weight, targets, bias=bias, softcap=softcap, ignore_index=ignore_index,
+            label_smoothing=label_smoothing, reduction=reduction, isa=isa,
+        )  # fmt: skip
+        return made.hidden, made.weight
+
+    return {f.__name__: f for f in (linear_cross_entropy, linear_cross_entropy_grad)}
+
+
+def _online(algorithm: str) -> None:
+    if algorithm not in ("auto", "online"):
+        raise NotOffered(f"has no algorithm {algorithm}: it is online alone")
 
 
 def _attention(isa: str | None, algorithm: str) -> dict[str, Callable[..., Any]]:
