@@ -23,7 +23,7 @@ LAYERS = (
     ("ops", "distributed", "streaming", "traffic.count"),
     ("traffic.cache",),
     ("cpu", "gpu"),
-    ("cpu_attention",),
+    ("cpu_attention", "cpu_scans"),
     ("frontends",),
     ("traffic", "conformance", "exercise"),
     ("report",),
@@ -49,7 +49,7 @@ ONLY = {
 }
 #: Parts that may load the native module: its face, the small-call way of the NumPy front end, what times the
 #: hardware.
-CORE_USERS = {"cpu", "cpu_attention", "frontends", "traffic"}
+CORE_USERS = {"cpu", "cpu_attention", "cpu_scans", "frontends", "traffic"}
 #: Frameworks a caller may not have: only these parts name them, and never when the package is imported.
 OPTIONAL = {
     "torch",

@@ -21,6 +21,20 @@ if TYPE_CHECKING:
         attention_jvp,
     )
     from .frontends.numpy import SoftmaxState, TopK, log_softmax, logsumexp, softmax, softmax_topk
+    from .frontends.scans import (
+        PairGradients,
+        logaddexp,
+        logaddexp_vjp,
+        logcumsumexp,
+        logcumsumexp_vjp,
+    )
+    from .frontends.segments import (
+        segment_logsumexp,
+        segment_logsumexp_vjp,
+        segment_softmax,
+        segment_softmax_vjp,
+    )
+    from .frontends.windows import SlidingLogSumExp, window_logsumexp, window_logsumexp_vjp
 
 __version__ = "0.1.0"
 
@@ -30,6 +44,8 @@ __all__ = [
     "AttentionGradients",
     "AttentionState",
     "AttentionTangents",
+    "PairGradients",
+    "SlidingLogSumExp",
     "SoftmaxState",
     "TopK",
     "__version__",
@@ -40,10 +56,20 @@ __all__ = [
     "dropout_mask",
     "info",
     "log_softmax",
+    "logaddexp",
+    "logaddexp_vjp",
+    "logcumsumexp",
+    "logcumsumexp_vjp",
     "logsumexp",
     "merge_attention_vjp",
+    "segment_logsumexp",
+    "segment_logsumexp_vjp",
+    "segment_softmax",
+    "segment_softmax_vjp",
     "softmax",
     "softmax_topk",
+    "window_logsumexp",
+    "window_logsumexp_vjp",
 ]
 
 
@@ -58,6 +84,16 @@ _HOMES = {
     **dict.fromkeys(
         ("Attention", "AttentionGradients", "attention", "attention_backward", "dropout_mask"),
         ".frontends.attention",
+    ),
+    **dict.fromkeys(
+        ("PairGradients", "logaddexp", "logaddexp_vjp", "logcumsumexp", "logcumsumexp_vjp"), ".frontends.scans"
+    ),
+    **dict.fromkeys(
+        ("segment_logsumexp", "segment_logsumexp_vjp", "segment_softmax", "segment_softmax_vjp"),
+        ".frontends.segments",
+    ),
+    **dict.fromkeys(
+        ("SlidingLogSumExp", "window_logsumexp", "window_logsumexp_vjp"), ".frontends.windows"
     ),
 }
 

@@ -60,3 +60,19 @@ def log_softmax_small(x: NDArray[Any], /) -> NDArray[Any] | None: ...
 def logsumexp_small(x: NDArray[Any], /) -> Any: ...
 def softmax_small_out(x: NDArray[Any], out: Any, /) -> bool: ...
 def log_softmax_small_out(x: NDArray[Any], out: Any, /) -> bool: ...
+def add_array(
+    plan: Plan, dtype: int, shape: Sequence[int], a: int, a_strides: Sequence[int], b: int,
+    b_strides: Sequence[int], y: int, y_strides: Sequence[int], /,
+) -> None: ...  # fmt: skip
+def scan_array(
+    plan: Plan, dtype: int, shape: Sequence[int], axis: int, exclusive: bool, x: int,
+    x_strides: Sequence[int], y: int, y_strides: Sequence[int], /,
+) -> None: ...  # fmt: skip
+def window_array(plan: Plan, dtype: int, rows: int, n: int, window: int, x: int, y: int, /) -> None: ...
+def scan_gradient_array(
+    plan: Plan, dtype: int, rows: int, n: int, x: int, dy: int, dx: int, /
+) -> None: ...
+def groups_array(
+    plan: Plan, op: int, dtype: int, shape: Sequence[int], axis: int, offsets: int, groups: int, x: int,
+    x_strides: Sequence[int], y: int, y_strides: Sequence[int], first: int, single: bool, /,
+) -> None: ...  # fmt: skip
