@@ -8,12 +8,14 @@ namespace osm {
 
 namespace {
 
+constexpr int64_t kSmallGroup = 16;    // groups up to this length are done side by side, whatever lies beside them
 constexpr int64_t kGroupItem = 32768;  // elements of one claim of a thread, about
 
 // Groups whose elements are adjacent and that have no other axes: no planning between them.
 struct Adjacent {
   const Problem& p;
   const Kernels& kernels;
+  const ScanKernels& small;
   int64_t size;
 
   // The algorithm that a row of this length gets by itself.
@@ -38,21 +40,32 @@ struct Adjacent {
     kernels.rows(job);
     return result;
   }
-  void lses(const int64_t* offsets, int64_t first, int64_t last) const {
-    RowState states[kBatch];
-    double lse[kBatch];
-    for (int64_t g = first; g < last; g += kBatch) {
-      const int64_t here = std::min(kBatch, last - g);
-      for (int64_t k = 0; k < here; ++k) {
-        const int64_t n = offsets[g + k + 1] - offsets[g + k];
-        states[k] = n ? state(offsets[g + k], n) : RowState{-HUGE_VAL, 0};
+  double lse(int64_t from, int64_t n) const {
+    const RowState st = state(from, n);
+    double result;
+    p.isa->finish(&st, &result, 1);
+    return std::fabs(result) < 0.25 ? lse_near_0(*p.isa, p.dtype, p.x + from * size, n) : result;
+  }
+  void run(const int64_t* offsets, int64_t first, int64_t last) const {
+    double lses[kScanGroups];
+    for (int64_t g = first; g < last;) {
+      const int64_t from = offsets[g], n = offsets[g + 1] - from;
+      if (n > kSmallGroup) {
+        if (p.op == Op::lse)
+          put_number(p, p.first, g, lse(from, n));
+        else
+          softmax(from, n);
+        ++g;
+        continue;
       }
-      p.isa->finish(states, lse, here);
-      for (int64_t k = 0; k < here; ++k) {
-        const int64_t at = offsets[g + k], n = offsets[g + k + 1] - at;
-        if (n && std::fabs(lse[k]) < 0.25) lse[k] = lse_near_0(*p.isa, p.dtype, p.x + at * size, n);
-        put_number(p, p.first, g + k, lse[k]);
-      }
+      int64_t end = g + 1;
+      while (end < last && end - g < kScanGroups && offsets[end + 1] - offsets[end] <= kSmallGroup &&
+             offsets[end + 1] - from <= kScanGroups)
+        ++end;
+      char* y = p.op == Op::lse ? nullptr : p.y + from * size;
+      small.groups({p.x + from * size, y, y ? nullptr : lses, offsets + g, end - g});
+      for (int64_t k = g; !y && k < end; ++k) put_number(p, p.first, k, lses[k - g]);
+      g = end;
     }
   }
 };
@@ -78,15 +91,12 @@ void run_groups(const Problem& p, int axis, const int64_t* offsets, int64_t grou
       group.y = p.y + offsets[g] * p.y_strides[axis];
     if (n || lse) run(group);
   };
-  const Adjacent direct{p, kernels_of(*p.isa, p.dtype, p.fast), size};
+  const Adjacent direct{p, kernels_of(*p.isa, p.dtype, p.fast), scan_kernels_of(*p.isa, p.dtype), size};
   const auto some = [&](int64_t first, int64_t last) {
     if (!adjacent)
       for (int64_t g = first; g < last; ++g) one(g, 1);
-    else if (lse)
-      direct.lses(offsets, first, last);
     else
-      for (int64_t g = first; g < last; ++g)
-        if (offsets[g + 1] > offsets[g]) direct.softmax(offsets[g], offsets[g + 1] - offsets[g]);
+      direct.run(offsets, first, last);
   };
   // Runs of groups of about the same work; what is long enough to be shared out itself comes by itself.
   struct Run {

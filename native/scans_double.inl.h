@@ -9,6 +9,14 @@ constexpr double kRise = 300;
 constexpr double kBiggest = 0x1.fffffffffffffp1023;
 constexpr double kUnscale = (double)Log2e<F64>::unscale;
 
+// Good to 2^-33, for results of up to 32 bits that stay away from 0.
+template <>
+struct Coefficients<F64, 7> {
+  static constexpr double c[] = {0x1.62e42fefa39efp-1, 0x1.ebfbe045f99c4p-3,  0x1.c6b08d883f431p-5,
+                                 0x1.3b2a1b6af1ebbp-7, 0x1.5d879ea91937bp-10, 0x1.44400629f3173p-13,
+                                 0x1.00a58546bf153p-16};
+};
+
 OSM_INLINE F64 neg(F64 a) { return sub(F64::set(0), a); }
 OSM_INLINE F64 min(F64 a, F64 b) { return neg(max(neg(a), neg(b))); }
 OSM_INLINE uint32_t beyond(F64 a, double limit) { return above(a, F64::set(limit)) | above(neg(a), F64::set(limit)); }
@@ -29,6 +37,16 @@ OSM_INLINE void exp_at(F64 (&x)[n], F64 pivot) {
   OSM_EACH x[i] = mul(x[i], F64::set(kUnscale));
 }
 
+// exp(d), d <= 0, n rounded up to whole groups.
+OSM_INLINE void exp_block(double* d, int64_t n) {
+  for (int64_t i = 0; i < n; i += kScanGrain) {
+    F64 v[kScanGroup];
+    for (int k = 0; k < kScanGroup; ++k) v[k] = F64::load(d + i + k * F64::W);
+    ExpFar<F64, 11>{0.0}(v);
+    for (int k = 0; k < kScanGroup; ++k) store(d + i + k * F64::W, mul(v[k], F64::set(kUnscale)));
+  }
+}
+
 // log(1 + t), t >= 0, within 2 ulp: log_of() with what 1 + t rounds away put back into the numerator of its series.
 template <int n>
 OSM_INLINE void log1p_of(F64 (&t)[n]) {
@@ -46,6 +64,35 @@ OSM_INLINE void log1p_of(F64 (&t)[n]) {
   OSM_EACH {
     const F64 twice = add(r[i], r[i]), series = fma(mul(twice, r2[i]), q[i], twice);
     t[i] = fma(k[i], F64::set(0x1.62e42fefa39efp-1), fma(k[i], F64::set(0x1.abc9e3b39803fp-56), series));
+  }
+}
+
+// log(1 + e) = 2 * atanh(e / (2 + e)), 0 <= e <= 1: no exponent to take apart. In full, or to 2^-36.
+template <bool full>
+struct Log1p;
+template <>
+struct Log1p<true> {
+  static constexpr double c[] = {0x1.5555555555555p-2, 0x1.9999999999944p-3, 0x1.2492492499d46p-3, 0x1.c71c71bedea97p-4,
+                                 0x1.745d19937b1fcp-4, 0x1.3b13515f6f9efp-4, 0x1.111abdc8abe16p-4, 0x1.e0a2d581ab68fp-5,
+                                 0x1.bc37f0140c19ep-5, 0x1.32e0d25c9c761p-5, 0x1.401d3e65cdc48p-4};
+};
+template <>
+struct Log1p<false> {
+  static constexpr double c[] = {0x1.55555553e7594p-2, 0x1.9999a0d3dcfedp-3, 0x1.248f579c7d0d0p-3,
+                                 0x1.c7fb3587cdba6p-4, 0x1.65ad56d9e0064p-4, 0x1.a9bafb0c93ac9p-4};
+};
+template <bool full, int n>
+OSM_INLINE void log1p_below_1(F64 (&e)[n]) {
+  using K = Log1p<full>;
+  constexpr int last = sizeof(K::c) / sizeof(K::c[0]) - 1;
+  F64 r[n], r2[n], q[n];
+  OSM_EACH r[i] = div(e[i], add(F64::set(2), e[i]));
+  OSM_EACH r2[i] = mul(r[i], r[i]);
+  OSM_EACH q[i] = F64::set(K::c[last]);
+  _Pragma("GCC unroll 16") for (int k = last - 1; k >= 0; --k) OSM_EACH q[i] = fma(q[i], r2[i], F64::set(K::c[k]));
+  OSM_EACH {
+    const F64 twice = add(r[i], r[i]);
+    e[i] = fma(mul(twice, r2[i]), q[i], twice);
   }
 }
 

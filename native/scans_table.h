@@ -59,6 +59,17 @@ struct ScanGradient {
   double* scratch;
 };
 
+// `count` groups of neighbours, x and y at the first of them; group g is [offsets[g], offsets[g + 1]). No more than
+// kScanGroups groups, nor elements in all of them. Either result may be null; y may be x.
+constexpr int64_t kScanGroups = 256;
+struct ScanGroups {
+  const char* x;
+  char* y;
+  double* lse;
+  const int64_t* offsets;
+  int64_t count;
+};
+
 struct ScanKernels {
   // y = log(exp(a) + exp(b)), n adjacent elements; y may be a or b.
   void (*add)(const char* a, const char* b, char* y, int64_t n);
@@ -66,6 +77,7 @@ struct ScanKernels {
   void (*cols)(const ScanCols&);
   void (*window)(const ScanWindow&);
   void (*gradient)(const ScanGradient&);
+  void (*groups)(const ScanGroups&);
   void (*narrow)(const double* from, char* to, int64_t n);
 };
 

@@ -75,14 +75,6 @@ void scan_window(const ScanWindow& job) {
 // With A_i = dy_i + A_{i+1} * exp(lse_i - lse_{i+1}) from the last element down, dx_i = A_i * exp(x_i - lse_i).
 // Prefixes only grow, so no exponent is above 0, and a difference of two neighbours' roundings is not carried any
 // further.
-OSM_INLINE void exp_block(double* d, int64_t n) {
-  for (int64_t i = 0; i < n; i += kScanGrain) {
-    F64 v[kScanGroup];
-    for (int k = 0; k < kScanGroup; ++k) v[k] = F64::load(d + i + k * F64::W);
-    ExpFar<F64, 11>{0.0}(v);
-    for (int k = 0; k < kScanGroup; ++k) store(d + i + k * F64::W, mul(v[k], F64::set(kUnscale)));
-  }
-}
 template <class T>
 void scan_gradient(const ScanGradient& job) {
   ScanBuffers b;

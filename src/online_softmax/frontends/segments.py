@@ -177,23 +177,23 @@ def _groups(
 def _from_ids(ids: Array, length: int, count: int | None) -> Array:
     if len(ids) != length:
         raise ValueError(f"ids has {len(ids)} entries: one for each of the {length} along axis would do")
-    if length:
-        if ids[0] < 0 or ids.min() < 0:
-            at = int(np.argmax(ids < 0))
-            raise ValueError(f"ids[{at}]={ids[at]} is negative: numbers from 0 on would do")
-        falls = ids[1:] < ids[:-1]
-        if falls.any():
-            at = int(np.argmax(falls)) + 1
-            would = "ids that do not decrease would do (sort x by them)"
-            raise ValueError(f"ids[{at}]={ids[at]} comes after {ids[at - 1]}: {would}")
+    # Where the ids change: all else is asked of these places alone.
+    starts = np.flatnonzero(ids[1:] != ids[:-1]) + 1 if length else np.zeros(0, np.int64)
+    firsts = ids[np.concatenate([np.zeros(min(length, 1), np.int64), starts])]
+    if length and firsts.min() < 0:
+        at = int(np.argmax(ids < 0))
+        raise ValueError(f"ids[{at}]={ids[at]} is negative: numbers from 0 on would do")
+    falls = firsts[1:] < firsts[:-1]
+    if falls.any():
+        at = int(starts[np.argmax(falls)])
+        would = "ids that do not decrease would do (sort x by them)"
+        raise ValueError(f"ids[{at}]={ids[at]} comes after {ids[at - 1]}: {would}")
     groups = int(ids[-1]) + 1 if length else 0
     if count is not None and count < groups:
         raise ValueError(f"num_segments={count} where ids go to {groups - 1}: at least {groups} would do")
     groups = groups if count is None else count
-    # Where the ids change: less work than a search for each group where groups are many.
-    starts = np.flatnonzero(np.concatenate([np.ones(min(length, 1), bool), ids[1:] != ids[:-1]]))
     sizes = np.zeros(groups + 1, np.int64)
-    sizes[ids[starts].astype(np.int64) + 1] = np.diff(np.append(starts, length))
+    sizes[firsts.astype(np.int64) + 1] = np.diff(np.concatenate([[0], starts, [length]]))[: len(firsts)]
     return np.cumsum(sizes)
 
 
