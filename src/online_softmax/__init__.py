@@ -86,15 +86,14 @@ _HOMES = {
         ".frontends.attention",
     ),
     **dict.fromkeys(
-        ("PairGradients", "logaddexp", "logaddexp_vjp", "logcumsumexp", "logcumsumexp_vjp"), ".frontends.scans"
+        ("PairGradients", "logaddexp", "logaddexp_vjp", "logcumsumexp", "logcumsumexp_vjp"),
+        ".frontends.scans",
     ),
     **dict.fromkeys(
         ("segment_logsumexp", "segment_logsumexp_vjp", "segment_softmax", "segment_softmax_vjp"),
         ".frontends.segments",
     ),
-    **dict.fromkeys(
-        ("SlidingLogSumExp", "window_logsumexp", "window_logsumexp_vjp"), ".frontends.windows"
-    ),
+    **dict.fromkeys(("SlidingLogSumExp", "window_logsumexp", "window_logsumexp_vjp"), ".frontends.windows"),
 }
 
 

@@ -69,9 +69,7 @@ def scan_array(
     x_strides: Sequence[int], y: int, y_strides: Sequence[int], /,
 ) -> None: ...  # fmt: skip
 def window_array(plan: Plan, dtype: int, rows: int, n: int, window: int, x: int, y: int, /) -> None: ...
-def scan_gradient_array(
-    plan: Plan, dtype: int, rows: int, n: int, x: int, dy: int, dx: int, /
-) -> None: ...
+def scan_gradient_array(plan: Plan, dtype: int, rows: int, n: int, x: int, dy: int, dx: int, /) -> None: ...
 def groups_array(
     plan: Plan, op: int, dtype: int, shape: Sequence[int], axis: int, offsets: int, groups: int, x: int,
     x_strides: Sequence[int], y: int, y_strides: Sequence[int], first: int, single: bool, /,

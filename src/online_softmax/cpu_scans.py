@@ -37,25 +37,23 @@ def prefixes(
     )
 
 
-def windows(
-    x: Array, out: Array, window: int, *, isa: str | None = None, threads: int | None = None
-) -> None:
+def windows(x: Array, out: Array, window: int, *, isa: str | None = None, threads: int | None = None) -> None:
     """Log-sum-exps of the windows of the rows of x, (rows, n) and contiguous, into `out` alike and apart.
 
     Two reads and one write; scratch of 16 * (window + the greater of window and 1024) bytes a thread."""
     plan = cpu.plan_of(isa, "auto", threads, "exact")
-    _core.window_array(plan, _dtype(x), *x.shape, window, cpu.address(x), cpu.address(out))
+    rows, n = x.shape
+    _core.window_array(plan, _dtype(x), rows, n, window, cpu.address(x), cpu.address(out))
 
 
-def prefixes_gradient(
-    x: Array, dy: Array, *, isa: str | None = None, threads: int | None = None
-) -> Array:
+def prefixes_gradient(x: Array, dy: Array, *, isa: str | None = None, threads: int | None = None) -> Array:
     """The gradient of x, (rows, n) and contiguous, of its prefixes' log-sum-exps, whose gradient is dy.
 
     Scratch of 8 * n bytes a thread."""
     plan = cpu.plan_of(isa, "auto", threads, "exact")
     dx = cpu.empty(x.shape, x.dtype)
-    _core.scan_gradient_array(plan, _dtype(x), *x.shape, cpu.address(x), cpu.address(dy), cpu.address(dx))
+    rows, n = x.shape
+    _core.scan_gradient_array(plan, _dtype(x), rows, n, cpu.address(x), cpu.address(dy), cpu.address(dx))
     return dx
 
 

@@ -208,8 +208,8 @@ def _broadcast(given: Array, shape: tuple[int, ...], name: str) -> Array:
 def output(out: Any, x: Array, dtype: DType, where: Array | None, name: str = "x") -> Array | None:
     """`out` as a plain ndarray over the same memory, once it is known to be safe to write, or None.
 
-    `x` is the operand called `name`, as the caller gave it and of the result's shape. Cost: constant, but for an exact overlap test between two
-    arrays whose memory ranges cross.
+    `x` is the operand called `name`, as the caller gave it and of the result's shape. Cost: constant, but for
+    an exact overlap test between two arrays whose memory ranges cross.
     """
     if out is None:
         return None

@@ -4,10 +4,10 @@ Everything is computed in double and rounded once to the format of the result. O
 `online_softmax.softmax`: real numbers of any strides, alignment and byte order, read-only too; integers count
 as float64, float8 formats are computed in float32.
 
-A state is never taken from a rounded logarithm: what goes from one step to the next is the maximum and the sum
-of the other exponentials, so that m + log1p(sum) keeps a tail of 1e-20 beside a maximum of 0. A result is off
-by a few units of roundoff of float64 times the greater of the maximum's size and the logarithm's, before its
-rounding to the format.
+A state is never taken from a rounded logarithm: what goes from one step to the next is the maximum and the
+sum of the other exponentials, so that m + log1p(sum) keeps a tail of 1e-20 beside a maximum of 0. A result is
+off by a few units of roundoff of float64 times the greater of the maximum's size and the logarithm's, before
+its rounding to the format.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def logaddexp(
         isa, threads: as in `softmax`.
 
     Returns: +inf where either is +inf, -inf where both are -inf, NaN where either is NaN. Near 0, where
-    max + log1p(exp(-distance)) would cancel, some 100 bits are carried: a result of either sign and any size
-    is within 4 ulp of its format (16-bit formats and float32: within 0.51 ulp but for double rounding).
+    max + log1p(exp(-distance)) would cancel, some 100 bits are carried. A float64 result of any size is off by
+    4 ulp at most, or by 2**-98 of the greater operand where that is more; narrower ones by 0.51 ulp.
 
     Raises: TypeError and ValueError, naming the argument, for operands that are not real, shapes that do not
     broadcast, and an out that does not fit, before anything is computed.
@@ -169,7 +169,9 @@ def logcumsumexp_vjp(
 
     rows = turned(checks.cast(given, target, compute))
     # float64 gradients of narrow operands would be rounded twice: everything is widened then.
-    wide = compute if compute == np.float32 and np.result_type(g, compute) == compute else np.dtype(np.float64)
+    wide = (
+        compute if compute == np.float32 and np.result_type(g, compute) == compute else np.dtype(np.float64)
+    )
     up = turned(g)
     if exclusive:
         up = np.concatenate([up[..., 1:], np.zeros_like(up[..., :1])], axis=-1) if up.shape[-1] else up
@@ -214,7 +216,7 @@ def _shape_of(a: Array, b: Array) -> tuple[int, ...]:
 
 
 def _promoted(a: Any, b: Any) -> checks.DType:
-    """Format of a result of two operands: NumPy's rule, with float64 for integers; Python numbers are weak."""
+    """Format of a result of two operands: NumPy's rule, float64 for integers; Python numbers are weak."""
     weak = [type(x) in (int, float, bool) for x in (a, b)]
     formats = [
         checks.result_dtype(checks.array(x, name).dtype, None)

@@ -1,14 +1,14 @@
 """Log-sum-exp and softmax of ragged groups of NumPy arrays, and their gradients.
 
-Groups are neighbours along one axis: given by sorted ids, one an entry, or by offsets, where each group starts
-and the last one ends. Arguments common to all:
+Groups are neighbours along one axis: given by sorted ids, one an entry, or by offsets, where each group
+starts and the last one ends. Arguments common to all:
 
 x
     Real numbers as in `online_softmax.softmax`, with at least one dimension. Other axes than `axis` are
     features: every group has a result for each of them.
 ids
-    Integers, one an entry of the axis, at least 0 and not decreasing. A number that does not occur is an empty
-    group.
+    Integers, one an entry of the axis, at least 0 and not decreasing. A number that does not occur is an
+    empty group.
 offsets
     Integers, one more than there are groups, from 0 to the length of the axis, not decreasing: group g is
     [offsets[g], offsets[g + 1]). Either ids or offsets is given.
@@ -101,7 +101,7 @@ def segment_logsumexp_vjp(
     """
     given, place, bounds = _groups(x, ids, offsets, num_segments, axis)
     target = checks.result_dtype(given.dtype, None)
-    shape = given.shape[:place] + (len(bounds) - 1,) + given.shape[place + 1 :]
+    shape = (*given.shape[:place], len(bounds) - 1, *given.shape[place + 1 :])
     g = scans.gradient_of(dout, shape)
     values = given.astype(np.promote_types(cpu.state_dtype(target), g.dtype), copy=False)
     lse = np.moveaxis(cpu_scans.groups_lse(values, place, bounds, isa=isa, threads=threads), 0, place)
@@ -154,9 +154,7 @@ def segment_softmax_vjp(
     return checks.cast(np.ascontiguousarray(np.moveaxis(dx, 0, place)), target)
 
 
-def _groups(
-    x: Any, ids: Any, offsets: Any, num_segments: Any, axis: Any
-) -> tuple[Array, int, Array]:
+def _groups(x: Any, ids: Any, offsets: Any, num_segments: Any, axis: Any) -> tuple[Array, int, Array]:
     """x as an array, the axis of its groups, and their offsets as int64."""
     given = checks.array(x, "x")
     place = checks.single_axis(axis, None, given.ndim)
