@@ -227,7 +227,7 @@ def test_pairs_near_zero_and_elsewhere(isa, fmt):
     b = np.concatenate([b, 20 * rng.normal(size=60), [np.log(0.5), -39.1, -690.0, -800, -800]]).astype(dtype)
     got = osm.logaddexp(a, b, isa=isa)
     assert_same_bits(got, osm.logaddexp(b, a, isa=isa))
-    # Narrow formats: half an ulp, and a double rounding. float64: 4 ulp or 2^-98 of the maximum, as documented.
+    # As documented: half an ulp and a double rounding; of float64 4 ulp or 2^-98 of the maximum.
     units = 4 if fmt == "f64" else 0.51
     for p, q, value, truth in zip(a, b, got, exact_pairs(a, b), strict=True):
         step = ulp(np.array(float(truth)), dtype)

@@ -1,6 +1,8 @@
-"""segment_logsumexp and segment_softmax: each group as `logsumexp` and `softmax` of it, whatever lies beside."""
+"""segment_logsumexp and segment_softmax: each group as `logsumexp` and `softmax` of it."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from online_softmax import cpu, reference
 INF, NAN = np.inf, np.nan
 each_isa = pytest.mark.parametrize("isa", cpu.isas())
 each_format = pytest.mark.parametrize("fmt", FORMATS)
-#: Around what is done side by side, a register, a block and a row by itself; empty ones between and at the ends.
+#: Around what is done side by side, a register, a block and a row by itself; empty ones among them.
 SIZES = (0, 1, 2, 3, 0, 0, 5, 8, 15, 16, 17, 18, 31, 33, 0, 64, 129, 255, 257, 1, 1000, 4, 16, 16, 0)
 
 
@@ -27,7 +29,7 @@ def check(x: np.ndarray, offsets: np.ndarray, axis: int = 0, **options) -> None:
     y = np.moveaxis(osm.segment_softmax(x, offsets=offsets, axis=axis, **options), axis, -1)
     rows = np.moveaxis(x, axis, -1)
     assert lse.dtype == y.dtype == x.dtype
-    for g, (a, b) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+    for g, (a, b) in enumerate(pairwise(offsets)):
         group = rows[..., a:b].astype(np.float64)
         for op, got in (("logsumexp", lse[..., g]), ("softmax", y[..., a:b])):
             truth = getattr(reference, op)(group, axis=-1)

@@ -1,4 +1,4 @@
-"""window_logsumexp and SlidingLogSumExp: every window as `logsumexp` of it, and nothing left of what is past."""
+"""window_logsumexp and SlidingLogSumExp: every window as `logsumexp` of it, and nothing of what is past."""
 
 from __future__ import annotations
 

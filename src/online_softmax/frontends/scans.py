@@ -41,8 +41,8 @@ def logaddexp(
         isa, threads: as in `softmax`.
 
     Returns: +inf where either is +inf, -inf where both are -inf, NaN where either is NaN. Near 0, where
-    max + log1p(exp(-distance)) would cancel, some 100 bits are carried. A float64 result of any size is off by
-    4 ulp at most, or by 2**-98 of the greater operand where that is more; narrower ones by 0.51 ulp.
+    max + log1p(exp(-distance)) would cancel, some 100 bits are carried. A float64 result of any size is off
+    by 4 ulp at most, or by 2**-98 of the greater operand where that is more; narrower ones by 0.51 ulp.
 
     Raises: TypeError and ValueError, naming the argument, for operands that are not real, shapes that do not
     broadcast, and an out that does not fit, before anything is computed.

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -157,4 +156,4 @@ def _groups(
             raise ValueError("offsets: numbers that do not decrease would do")
         if num_segments is not None and num_segments != len(bounds) - 1:
             raise ValueError(f"num_segments={num_segments}: {len(bounds) - 1} would do")
-    return array, place, [slice(int(a), int(b)) for a, b in pairwise(bounds)]
+    return array, place, [slice(int(bounds[g]), int(bounds[g + 1])) for g in range(len(bounds) - 1)]
