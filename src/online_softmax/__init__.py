@@ -36,6 +36,20 @@ if TYPE_CHECKING:
         cross_entropy_with_gradient,
     )
     from .frontends.numpy import SoftmaxState, TopK, log_softmax, logsumexp, softmax, softmax_topk
+    from .frontends.scans import (
+        PairGradients,
+        logaddexp,
+        logaddexp_vjp,
+        logcumsumexp,
+        logcumsumexp_vjp,
+    )
+    from .frontends.segments import (
+        segment_logsumexp,
+        segment_logsumexp_vjp,
+        segment_softmax,
+        segment_softmax_vjp,
+    )
+    from .frontends.windows import SlidingLogSumExp, window_logsumexp, window_logsumexp_vjp
     from .loss_state import LossState
 
 __version__ = "0.1.0"
@@ -52,6 +66,8 @@ __all__ = [
     "LossAndGradient",
     "LossReport",
     "LossState",
+    "PairGradients",
+    "SlidingLogSumExp",
     "SoftmaxState",
     "TopK",
     "__version__",
@@ -68,10 +84,20 @@ __all__ = [
     "linear_cross_entropy_backward",
     "linear_cross_entropy_with_gradient",
     "log_softmax",
+    "logaddexp",
+    "logaddexp_vjp",
+    "logcumsumexp",
+    "logcumsumexp_vjp",
     "logsumexp",
     "merge_attention_vjp",
+    "segment_logsumexp",
+    "segment_logsumexp_vjp",
+    "segment_softmax",
+    "segment_softmax_vjp",
     "softmax",
     "softmax_topk",
+    "window_logsumexp",
+    "window_logsumexp_vjp",
 ]
 
 
@@ -109,6 +135,15 @@ _HOMES = {
         ),
         ".frontends.losses",
     ),
+    **dict.fromkeys(
+        ("PairGradients", "logaddexp", "logaddexp_vjp", "logcumsumexp", "logcumsumexp_vjp"),
+        ".frontends.scans",
+    ),
+    **dict.fromkeys(
+        ("segment_logsumexp", "segment_logsumexp_vjp", "segment_softmax", "segment_softmax_vjp"),
+        ".frontends.segments",
+    ),
+    **dict.fromkeys(("SlidingLogSumExp", "window_logsumexp", "window_logsumexp_vjp"), ".frontends.windows"),
 }
 
 
