@@ -272,6 +272,8 @@ NB_MODULE(_core, m) {
   m.def("topk_array", &topk_array);
   bind_attention(m);
   bind_losses(m);
+  bind_product(m);
+  bind_scans(m);
   m.def("normalize_array", &normalize_array);
   m.def("exp_array", &exp_array);
   m.def("set_cached_limit",

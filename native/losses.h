@@ -50,7 +50,8 @@ struct LossProblem {
   double* divergence = nullptr;  // of the first's distribution from the second's
   LossParts made;
   // Of the whole vocabulary, where these classes are a part of it (m null: they are all): m, s and target, with the sum
-  // of all class weights and the weight of each row's target, 0 where it has none. For the gradient alone.
+  // of all class weights and the weight of each row's target, 0 where it has none. With probabilities m and s are of
+  // all classes, target is NaN, and target_weight the sum of all that the row's classes count. For the gradient alone.
   const double *whole_m = nullptr, *whole_s = nullptr, *whole_target = nullptr, *target_weight = nullptr;
   double weight_sum = 0;
 };

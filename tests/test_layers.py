@@ -16,14 +16,26 @@ PACKAGE = "online_softmax"
 # Of : `traffic`, what is pure arithmetic on caches has a lower place of its own: `cpu` chooses algorithms by
 # it.
 LAYERS = (
-    ("_core", "extras", "host", "wire", "numerics", "reference", "attention_tiles", "loss_rules"),
+    (
+        "_core",
+        "extras",
+        "host",
+        "wire",
+        "numerics",
+        "reference",
+        "attention_tiles",
+        "loss_rules",
+        "linear_plan",
+    ),
     ("state", "attention_derivatives"),
     ("attention_formats", "loss_state"),
     ("attention_state",),
     ("ops", "distributed", "streaming", "traffic.count"),
     ("traffic.cache",),
     ("cpu", "gpu"),
-    ("cpu_attention", "cpu_losses"),
+    ("cpu_attention", "cpu_losses", "cpu_product", "cpu_scans"),
+    ("cpu_linear",),
+    ("cpu_linear_gradient",),
     ("frontends",),
     ("traffic", "conformance", "exercise"),
     ("report",),
@@ -47,11 +59,12 @@ ONLY = {
     "attention_derivatives": {"attention_tiles"},
     "attention_state": {"attention_formats", "state"},
     "loss_rules": set(),
+    "linear_plan": set(),
     "loss_state": {"loss_rules", "state"},
 }
 #: Parts that may load the native module: its face, the small-call way of the NumPy front end, what times the
 #: hardware.
-CORE_USERS = {"cpu", "cpu_attention", "cpu_losses", "frontends", "traffic"}
+CORE_USERS = {"cpu", "cpu_attention", "cpu_losses", "cpu_product", "cpu_scans", "frontends", "traffic"}
 #: Frameworks a caller may not have: only these parts name them, and never when the package is imported.
 OPTIONAL = {
     "torch",

@@ -20,16 +20,9 @@ namespace {
 
 #include "../exp.inl.h"
 #include "../elements.inl.h"
-// Accumulators of the small matrix products: kTileRows x kTileVectors registers, with room for the factors beside them.
-constexpr int kTileRows = 2, kTileVectors = 4;
-template <class V>
-OSM_INLINE void transpose(V (&)[1]) {}
-// W elements from c on of each of W rows, as columns.
-template <class V>
-OSM_INLINE void load_turned(const typename V::Scalar* const* rows, int64_t c, V (&block)[V::W]) {
-  _Pragma("GCC unroll 16") for (int i = 0; i < V::W; ++i) block[i] = V::load(rows[i] + c);
-  transpose(block);
-}
+#include "../simd/scalar_tile.h"
+
+#include "../tile.inl.h"
 #include "../attention_pack.inl.h"
 #include "../tanh.inl.h"
 #include "../attention_scores.inl.h"

@@ -182,5 +182,7 @@ std::vector<const Isa*> usable_isas();  // best first
 void test_kernels();
 void test_driver();
 void test_attention();
+void test_product();
+void test_scans();
 
 }  // namespace tests

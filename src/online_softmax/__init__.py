@@ -20,6 +20,13 @@ if TYPE_CHECKING:
         attention_double_backward,
         attention_jvp,
     )
+    from .frontends.linear_losses import (
+        LinearGradients,
+        LinearLossAndGradients,
+        linear_cross_entropy,
+        linear_cross_entropy_backward,
+        linear_cross_entropy_with_gradient,
+    )
     from .frontends.losses import (
         Loss,
         LossAndGradient,
@@ -29,6 +36,20 @@ if TYPE_CHECKING:
         cross_entropy_with_gradient,
     )
     from .frontends.numpy import SoftmaxState, TopK, log_softmax, logsumexp, softmax, softmax_topk
+    from .frontends.scans import (
+        PairGradients,
+        logaddexp,
+        logaddexp_vjp,
+        logcumsumexp,
+        logcumsumexp_vjp,
+    )
+    from .frontends.segments import (
+        segment_logsumexp,
+        segment_logsumexp_vjp,
+        segment_softmax,
+        segment_softmax_vjp,
+    )
+    from .frontends.windows import SlidingLogSumExp, window_logsumexp, window_logsumexp_vjp
     from .loss_state import LossState
 
 __version__ = "0.1.0"
@@ -39,10 +60,14 @@ __all__ = [
     "AttentionGradients",
     "AttentionState",
     "AttentionTangents",
+    "LinearGradients",
+    "LinearLossAndGradients",
     "Loss",
     "LossAndGradient",
     "LossReport",
     "LossState",
+    "PairGradients",
+    "SlidingLogSumExp",
     "SoftmaxState",
     "TopK",
     "__version__",
@@ -55,11 +80,24 @@ __all__ = [
     "cross_entropy_with_gradient",
     "dropout_mask",
     "info",
+    "linear_cross_entropy",
+    "linear_cross_entropy_backward",
+    "linear_cross_entropy_with_gradient",
     "log_softmax",
+    "logaddexp",
+    "logaddexp_vjp",
+    "logcumsumexp",
+    "logcumsumexp_vjp",
     "logsumexp",
     "merge_attention_vjp",
+    "segment_logsumexp",
+    "segment_logsumexp_vjp",
+    "segment_softmax",
+    "segment_softmax_vjp",
     "softmax",
     "softmax_topk",
+    "window_logsumexp",
+    "window_logsumexp_vjp",
 ]
 
 
@@ -78,6 +116,16 @@ _HOMES = {
     "LossState": ".loss_state",
     **dict.fromkeys(
         (
+            "LinearGradients",
+            "LinearLossAndGradients",
+            "linear_cross_entropy",
+            "linear_cross_entropy_backward",
+            "linear_cross_entropy_with_gradient",
+        ),
+        ".frontends.linear_losses",
+    ),
+    **dict.fromkeys(
+        (
             "Loss",
             "LossAndGradient",
             "LossReport",
@@ -87,6 +135,15 @@ _HOMES = {
         ),
         ".frontends.losses",
     ),
+    **dict.fromkeys(
+        ("PairGradients", "logaddexp", "logaddexp_vjp", "logcumsumexp", "logcumsumexp_vjp"),
+        ".frontends.scans",
+    ),
+    **dict.fromkeys(
+        ("segment_logsumexp", "segment_logsumexp_vjp", "segment_softmax", "segment_softmax_vjp"),
+        ".frontends.segments",
+    ),
+    **dict.fromkeys(("SlidingLogSumExp", "window_logsumexp", "window_logsumexp_vjp"), ".frontends.windows"),
 }
 
 

@@ -132,12 +132,12 @@ def cross_entropy(
         empty,
     )  # fmt: skip
     call = described(logits, targets, options, axis, shard)
-    wanted = _wanted(call, return_lse, riders, tokens, kl_to)
+    wanted = wanted_of(call, return_lse, riders, tokens, kl_to)
     if call.shard is not None:
-        return _state_of(call, isa, threads)
+        return _shard_state(call, isa, threads)
     made = arguments.empty_results(wanted.made, call.rows, wanted.tokens)
     cpu_losses.run(wanted.problem, made, isa=isa, threads=threads)
-    return _results(call, wanted, made)
+    return results_of(call, wanted, made)
 
 
 def cross_entropy_backward(
@@ -169,7 +169,7 @@ def cross_entropy_backward(
     )  # fmt: skip
     call = described(logits, targets, options, axis, shard)
     gradient = _gradient_memory(call, out)
-    whole = _whole_of(call, state)
+    whole = whole_of(call, state)
     denominator = call.targets.denominator if state is None else state.denominator()
     d_loss = arguments.upstream(dloss, call.rules, denominator, call.shape)
     d_lse = None if dlse is None else arguments.per_row(dlse, "dlse", call.shape)
@@ -203,12 +203,12 @@ def cross_entropy_with_gradient(
         empty,
     )  # fmt: skip
     call = described(logits, targets, options, axis, None)
-    wanted = _wanted(call, return_lse, riders, tokens, kl_to)
+    wanted = wanted_of(call, return_lse, riders, tokens, kl_to)
     d_loss = arguments.upstream(dloss, call.rules, call.targets.denominator, call.shape)
-    gradient = _gradient_memory(call, out)
+    gradient = _gradient_memory(call, out, wanted.problem.other)
     made = arguments.empty_results(wanted.made, call.rows, wanted.tokens)
     cpu_losses.run(wanted.problem, made, gradient=gradient, d_loss=d_loss, isa=isa, threads=threads)
-    return LossAndGradient(_results(call, wanted, made), _as_given(call, gradient, out))
+    return LossAndGradient(results_of(call, wanted, made), _as_given(call, gradient, out))
 
 
 def described(logits: Any, targets: Any, options: Options, axis: Any, shard: Any) -> Call:
@@ -229,12 +229,14 @@ def described(logits: Any, targets: Any, options: Options, axis: Any, shard: Any
     probabilities = found.probabilities
     if probabilities is not None and probabilities.dtype not in checks.SERVED:
         probabilities = checks.cast(probabilities, checks.FLOAT32)
-    problem = Problem(read, at, rules.rule(classes), found.index, probabilities, weights, found.row_weights)
+    # What a part smooths by is known when all parts are: here it counts whether there is any.
+    rule = (rules if part is None else replace(rules, smoothing="pytorch")).rule(classes)
+    problem = Problem(read, at, rule, found.index, probabilities, weights, found.row_weights)
     return Call(given, problem, shape, rules, found, weights, part)
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class Wanted:
     problem: Problem
     made: tuple[str, ...]
     riders: tuple[str, ...]
@@ -243,7 +245,7 @@ class _Wanted:
     tokens: Array | None
 
 
-def _wanted(call: Call, return_lse: Any, riders: Any, tokens: Any, kl_to: Any) -> _Wanted:
+def wanted_of(call: Call, return_lse: Any, riders: Any, tokens: Any, kl_to: Any) -> Wanted:
     lse = checks.flag(return_lse, "return_lse")
     names = arguments.riders_of(riders)
     if call.shard is not None and (lse or names or tokens is not None or kl_to is not None):
@@ -263,10 +265,10 @@ def _wanted(call: Call, return_lse: Any, riders: Any, tokens: Any, kl_to: Any) -
     made += ["rank"] if ranked else []
     made += ["divergence"] if other is not None else []
     problem = replace(call.problem, tokens=chosen, other=other)
-    return _Wanted(problem, tuple(made), names, report, lse, chosen)
+    return Wanted(problem, tuple(made), names, report, lse, chosen)
 
 
-def _results(call: Call, wanted: _Wanted, made: dict[str, Array]) -> Any:
+def results_of(call: Call, wanted: Wanted, made: dict[str, Array]) -> Any:
     loss = reduced(made["loss"], call.rules, call.targets.denominator, call.shape, call.wide)
     if not wanted.lse and not wanted.report:
         return loss
@@ -293,11 +295,15 @@ def _results(call: Call, wanted: _Wanted, made: dict[str, Array]) -> Any:
     )
 
 
-def _gradient_memory(call: Call, out: Any) -> Array:
+def _gradient_memory(call: Call, out: Any, other: Array | None = None) -> Array:
     """Where the core writes the gradient: `out` itself where that has the format the core works in."""
     dtype = checks.result_dtype(call.given.dtype, None)
     taken = checks.output(out, call.given, dtype, None)
     logits = call.problem.logits
+    if taken is not None:
+        others = {"targets": call.problem.probabilities, "weight": call.problem.class_weights, "kl_to": other}
+        for name, array in others.items():
+            checks.apart(taken, array, name)
     if taken is not None and taken.dtype == logits.dtype and (taken is logits or not _copied(call)):
         return taken
     return cpu.empty(logits.shape, logits.dtype, like=logits)
@@ -316,7 +322,7 @@ def _as_given(call: Call, gradient: Array, out: Any) -> Array:
     return np.asarray(out)
 
 
-def _whole_of(call: Call, state: LossState | None) -> Whole | None:
+def whole_of(call: Call, state: LossState | None) -> Whole | None:
     if call.shard is None and state is None:
         return None
     if call.shard is None or not isinstance(state, LossState):
@@ -324,28 +330,33 @@ def _whole_of(call: Call, state: LossState | None) -> Whole | None:
         raise TypeError(
             f"{name} is missing: the gradient of a part takes both shard and state, {would} would do"
         )
-    if state.shape != call.shape or state.options != _shared(call.rules):
+    if state.shape != call.shape or state.options != shared_options(call.rules):
         raise ValueError(
             f"state is of rows of shape {state.shape} and {state.options}: those of this call would do"
         )
     return state.whole()
 
 
-def _shared(rules: Rules) -> Rules:
+def shared_options(rules: Rules) -> Rules:
     """The options that have to be the same in all parts: all but what loss() is asked with."""
     return replace(rules, reduction="none", empty="nan")
 
 
-def _state_of(call: Call, isa: str | None, threads: int | None) -> LossState:
+def _shard_state(call: Call, isa: str | None, threads: int | None) -> LossState:
     names = ["m", "s", "target_score"] + (["scores"] if call.rules.label_smoothing else [])
     made = arguments.empty_results(names, call.rows, None)
     cpu_losses.run(call.problem, made, isa=isa, threads=threads)
+    return state_of(call, made)
+
+
+def state_of(call: Call, made: dict[str, Array]) -> LossState:
+    """Statistics of rows as a state, of the call's part of the vocabulary or of all of it: class indices."""
     index = call.targets.index
-    assert index is not None  # described() has seen to both
-    assert call.shard is not None
+    assert index is not None  # who made the statistics has seen to it
     here = index >= 0
     weights = call.weights
-    classes = call.shard[1] - call.shard[0]
+    part = (0, call.problem.logits.shape[call.problem.axis]) if call.shard is None else call.shard
+    classes = part[1] - part[0]
     of_target = np.where(here, 1.0 if weights is None else weights[np.where(here, index, 0)], 0.0)
     return LossState(
         shape=call.shape,
@@ -355,9 +366,9 @@ def _state_of(call: Call, isa: str | None, threads: int | None) -> LossState:
         target_weight=of_target,
         scores=made.get("scores"),
         weight_sum=float(classes) if weights is None else float(weights.sum()),
-        parts=(call.shard,),
+        parts=(part,),
         kept=index != cpu_losses.IGNORED,
         row_weights=call.targets.row_weights,
-        options=_shared(call.rules),
+        options=shared_options(call.rules),
         single=call.wide == np.float32,
     )
