@@ -62,11 +62,8 @@ bench: $(VENV)/.package $(VENV)/.extra-bench ## ratios to the peers and to this 
 	$(BIN)/python -m benchmarks.choice $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.attention $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.attention_accuracy $(BENCH_FLAGS)
-<<<<<<< HEAD
 	$(BIN)/python -m benchmarks.losses $(BENCH_FLAGS)
-=======
 	$(BIN)/python -m benchmarks.products $(BENCH_FLAGS)
->>>>>>> main
 	$(if $(QUICK),,$(BIN)/online-softmax report > benchmarks/results/report.txt)
 	$(BIN)/python -m benchmarks.table $(BENCH_FLAGS) $(if $(QUICK),,--readme README.md)
 
