@@ -271,6 +271,7 @@ NB_MODULE(_core, m) {
   m.def("reduce_array", &reduce_array);
   m.def("topk_array", &topk_array);
   bind_attention(m);
+  bind_sample(m);
   m.def("normalize_array", &normalize_array);
   m.def("exp_array", &exp_array);
   m.def("set_cached_limit",

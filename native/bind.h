@@ -17,3 +17,4 @@ struct Plan {
 const osm::Isa& isa_of(const std::string& name);
 
 void bind_attention(nanobind::module_& m);
+void bind_sample(nanobind::module_& m);

@@ -5,6 +5,7 @@ set(CORE_DIR ${CMAKE_CURRENT_LIST_DIR})
 add_library(online_softmax_core STATIC
   ${CORE_DIR}/dispatch.cpp ${CORE_DIR}/driver.cpp ${CORE_DIR}/run_rows.cpp ${CORE_DIR}/run_cols.cpp
   ${CORE_DIR}/run_masked.cpp ${CORE_DIR}/run_packed.cpp ${CORE_DIR}/run_attention.cpp ${CORE_DIR}/run_attention_gradient.cpp
+  ${CORE_DIR}/run_sample.cpp ${CORE_DIR}/isa/scalar_sample.cpp
   ${CORE_DIR}/pool.cpp ${CORE_DIR}/memory.cpp
   ${CORE_DIR}/isa/scalar.cpp ${CORE_DIR}/isa/scalar_attention.cpp)
 target_include_directories(online_softmax_core PUBLIC ${CORE_DIR})
@@ -14,22 +15,25 @@ target_compile_options(online_softmax_core PRIVATE -Wall -Wextra -ffp-contract=o
 
 # GCC 12 joins neighbouring scalar operations into vectors and then rounds some results otherwise than where it does not:
 # the bits of a row would depend on where its result lies.
-set_source_files_properties(${CORE_DIR}/isa/scalar.cpp PROPERTIES
+set_source_files_properties(${CORE_DIR}/isa/scalar.cpp ${CORE_DIR}/isa/scalar_sample.cpp PROPERTIES
   COMPILE_OPTIONS "$<$<CXX_COMPILER_ID:GNU>:-fno-tree-slp-vectorize>")
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   target_sources(online_softmax_core PRIVATE
     ${CORE_DIR}/isa/avx2.cpp ${CORE_DIR}/isa/avx512.cpp ${CORE_DIR}/isa/avx512_log16.cpp
-    ${CORE_DIR}/isa/avx2_attention.cpp ${CORE_DIR}/isa/avx512_attention.cpp)
-  set_source_files_properties(${CORE_DIR}/isa/avx2.cpp ${CORE_DIR}/isa/avx2_attention.cpp PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+    ${CORE_DIR}/isa/avx2_attention.cpp ${CORE_DIR}/isa/avx512_attention.cpp
+    ${CORE_DIR}/isa/avx2_sample.cpp ${CORE_DIR}/isa/avx512_sample.cpp)
+  set_source_files_properties(${CORE_DIR}/isa/avx2.cpp ${CORE_DIR}/isa/avx2_attention.cpp ${CORE_DIR}/isa/avx2_sample.cpp
+    PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
   # GCC 12 warns about the undefined registers inside its own AVX-512 header.
   set(AVX512 "-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mf16c;-mprefer-vector-width=512")
   string(APPEND AVX512 ";$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>;$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized>")
-  set_source_files_properties(${CORE_DIR}/isa/avx512.cpp ${CORE_DIR}/isa/avx512_attention.cpp PROPERTIES COMPILE_OPTIONS "${AVX512}")
+  set_source_files_properties(${CORE_DIR}/isa/avx512.cpp ${CORE_DIR}/isa/avx512_attention.cpp ${CORE_DIR}/isa/avx512_sample.cpp
+    PROPERTIES COMPILE_OPTIONS "${AVX512}")
   set_source_files_properties(${CORE_DIR}/isa/avx512_log16.cpp PROPERTIES
     COMPILE_OPTIONS "${AVX512};-mavx512vbmi;-mavx512bf16")
   target_compile_definitions(online_softmax_core PRIVATE OSM_X86=1)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|ARM64")
-  target_sources(online_softmax_core PRIVATE ${CORE_DIR}/isa/neon.cpp ${CORE_DIR}/isa/neon_attention.cpp)
+  target_sources(online_softmax_core PRIVATE ${CORE_DIR}/isa/neon.cpp ${CORE_DIR}/isa/neon_attention.cpp ${CORE_DIR}/isa/neon_sample.cpp)
   target_compile_definitions(online_softmax_core PRIVATE OSM_ARM=1)
 endif()

@@ -18,12 +18,12 @@ PACKAGE = "online_softmax"
 LAYERS = (
     ("_core", "extras", "host", "wire", "numerics", "reference", "attention_tiles"),
     ("state", "attention_derivatives"),
-    ("attention_formats",),
+    ("attention_formats", "sample_state"),
     ("attention_state",),
     ("ops", "distributed", "streaming", "traffic.count"),
     ("traffic.cache",),
     ("cpu", "gpu"),
-    ("cpu_attention",),
+    ("cpu_attention", "cpu_sampling"),
     ("frontends",),
     ("traffic", "conformance", "exercise"),
     ("report",),
@@ -46,10 +46,11 @@ ONLY = {
     "attention_tiles": set(),
     "attention_derivatives": {"attention_tiles"},
     "attention_state": {"attention_formats", "state"},
+    "sample_state": {"state"},
 }
 #: Parts that may load the native module: its face, the small-call way of the NumPy front end, what times the
 #: hardware.
-CORE_USERS = {"cpu", "cpu_attention", "frontends", "traffic"}
+CORE_USERS = {"cpu", "cpu_attention", "cpu_sampling", "frontends", "traffic"}
 #: Frameworks a caller may not have: only these parts name them, and never when the package is imported.
 OPTIONAL = {
     "torch",

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
         attention_jvp,
     )
     from .frontends.numpy import SoftmaxState, TopK, log_softmax, logsumexp, softmax, softmax_topk
+    from .frontends.sampling import Sample, sample
+    from .sample_state import SampleState
 
 __version__ = "0.1.0"
 
@@ -30,6 +32,8 @@ __all__ = [
     "AttentionGradients",
     "AttentionState",
     "AttentionTangents",
+    "Sample",
+    "SampleState",
     "SoftmaxState",
     "TopK",
     "__version__",
@@ -42,6 +46,7 @@ __all__ = [
     "log_softmax",
     "logsumexp",
     "merge_attention_vjp",
+    "sample",
     "softmax",
     "softmax_topk",
 ]
@@ -54,6 +59,8 @@ _HOMES = {
         ("AttentionDoubleGradients", "AttentionTangents", "attention_double_backward", "attention_jvp"),
         ".frontends.attention_derivatives",
     ),
+    **dict.fromkeys(("Sample", "sample"), ".frontends.sampling"),
+    "SampleState": ".sample_state",
     **dict.fromkeys(("AttentionState", "merge_attention_vjp"), ".attention_state"),
     **dict.fromkeys(
         ("Attention", "AttentionGradients", "attention", "attention_backward", "dropout_mask"),
