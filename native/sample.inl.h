@@ -7,6 +7,7 @@
 //   spread(words, v)   the leading bits of a block's tokens, as floats 2^23 + v
 //   any_less(a, b)     whether one of n positive floats is less than its fellow, by their bits
 
+constexpr double kLog2e = 1.4426950408889634;
 constexpr double kWaits = 64;  // -log(u) is less: u has 80 bits
 // The exponentials of the race may be off by u * 111 and the polynomial's error; the threshold is raised by more.
 constexpr double kRaceMargin = 1 + 0x1p-10;
@@ -41,7 +42,7 @@ OSM_INLINE double widened(double x) { return x; }
 
 // The elements of a block that may win, one by one.
 template <class T, class S>
-__attribute__((noinline)) void meet_block(const S* x, const S* e, const uint64_t* words, int64_t token, Race<T>& race) {
+OSM_INLINE void meet_block(const S* x, const S* e, const uint64_t* words, int64_t token, Race<T>& race) {
   for (int t = 0; t < kSampleBlock; ++t) {
     const uint32_t leading = sample_leading(words, t);
     if ((double)leading <= (double)e[t] * race.limit) race.meet(widened(x[t]), token + t, leading);
@@ -49,16 +50,15 @@ __attribute__((noinline)) void meet_block(const S* x, const S* e, const uint64_t
 }
 
 // exp((x - pivot)/temperature), times 2^64: by the difference, whose rounding a term itself weights.
-template <class T>
+// kLow: with the part of log2(e)/temperature that a float does not hold.
+template <bool kLow>
 struct SampleExp {
   using C = Log2e<F32>;
   F32 pivot, floor, high, low;
-  double most;  // an element this far above the pivot would wrap the exponent
   OSM_INLINE SampleExp(double p, double temperature) {
-    const double scale = 1.4426950408889634 / temperature;
+    const double scale = kLog2e / temperature;
     pivot = F32::set((float)p), floor = F32::set((float)((double)C::floor * temperature));
     high = F32::set((float)scale), low = F32::set((float)(scale - (double)(float)scale));
-    most = kAbove * temperature;
   }
   template <int n>
   OSM_INLINE void operator()(F32 (&x)[n], F32& top) const {
@@ -68,7 +68,7 @@ struct SampleExp {
     OSM_EACH x[i] = max(floor, x[i]);
     OSM_EACH z[i] = fma(x[i], high, F32::set(C::magic));
     OSM_EACH f[i] = fms(x[i], high, sub(z[i], F32::set(C::magic)));
-    OSM_EACH f[i] = fma(x[i], low, f[i]);
+    if constexpr (kLow) OSM_EACH f[i] = fma(x[i], low, f[i]);
     polynomial<5>(f, x);
     OSM_EACH x[i] = mul(x[i], power(z[i]));
   }
@@ -77,50 +77,54 @@ struct SampleExp {
 constexpr int kSampleRegs = kSampleBlock / F32::W;
 constexpr int kSampleGroup = kSampleRegs < 4 ? kSampleRegs : 4;  // registers side by side
 
-// A block: exponentials and their sum, and with kDraws the race. S: what is loaded from (T, or float where padded).
-template <class T, bool kDraws>
-OSM_INLINE F32 sample_block(const T* x, int64_t block, const SampleExp<T>& exp, Race<T>& race, F32& top) {
-  constexpr int W = F32::W, n = kSampleRegs;
-  F32 e[n];
-  OSM_EACH load_ordered(x + i * W, e[i]);
+template <class T, class E>
+OSM_INLINE void block_exps(const T* x, const E& exp, F32 (&e)[kSampleRegs], F32& top) {
+  constexpr int n = kSampleRegs;
+  OSM_EACH load_ordered(x + i * F32::W, e[i]);
   _Pragma("GCC unroll 16") for (int g = 0; g < n; g += kSampleGroup) {
     F32(&some)[kSampleGroup] = *(F32(*)[kSampleGroup])(e + g);
     exp(some, top);
   }
-  F32 sum = add(e[0], e[1]);
-  for (int i = 2; i + 1 < n; i += 2) sum = add(sum, add(e[i], e[i + 1]));
-  if constexpr (kDraws) {
-    uint64_t words[kSampleWords];
-    for (int i = 0; i < kSampleWords; ++i)
-      words[i] = sample_word(race.noise, (uint64_t)block * kSampleWords + (uint64_t)i);
-    F32 v[n], may[n];
-    spread(words, v);
-    const F32 limit = F32::set((float)race.limit), one = F32::set(0x1p23f + 1);
-    OSM_EACH may[i] = fma(e[i], limit, one);
-    if (__builtin_expect(any_less(v, may), 0)) {
-      float plain[kSampleBlock], exps[kSampleBlock];
-      OSM_EACH {
-        F32 a;
-        load_ordered(x + i * W, a);
-        store(plain + i * W, a), store(exps + i * W, e[i]);
-      }
-      meet_block<T, float>(plain, exps, words, block * kSampleBlock, race);
-    }
+}
+
+template <class T, class E>
+__attribute__((noinline)) void meet_some(const T* x, const E& exp, const uint64_t* words, int64_t token,
+                                         Race<T>& race) {
+  constexpr int n = kSampleRegs;
+  float plain[kSampleBlock], exps[kSampleBlock];
+  F32 e[n], none = F32::set(0);
+  OSM_EACH load_ordered(x + i * F32::W, e[i]);
+  OSM_EACH store(plain + i * F32::W, e[i]);
+  block_exps(x, exp, e, none);
+  OSM_EACH store(exps + i * F32::W, e[i]);
+  meet_block<T, float>(plain, exps, words, token, race);
+}
+
+OSM_INLINE void block_words(const SampleNoise& noise, int64_t block, uint64_t (&words)[kSampleWords]) {
+  uint64_t at = noise.start + (uint64_t)block * (kSampleWords * kSampleStep);
+  _Pragma("GCC unroll 8") for (int i = 0; i < kSampleWords; ++i) {
+    words[i] = sample_fold(at, at ^ noise.twist);
+    at += kSampleStep;
   }
-  return sum;
 }
 
 // Sums, and the race, of elements [0, n) whose first is token `first`. Places of a block that lie outside count as
 // -inf.
-template <class T, bool kDraws>
-double sample_sweep(const T* x, int64_t n, int64_t first, const SampleExp<T>& exp, Race<T>& race, double* highest) {
+template <class T, bool kDraws, class E>
+double sample_sweep(const T* x, int64_t n, int64_t first, const E& exp, Race<T>& race, double* highest) {
   Total<F32> total;
-  F32 top = F32::set(-__builtin_inff()), sum = F32::set(0);
-  const int64_t end = first + n;
-  for (int64_t token = first & ~(int64_t)(kSampleBlock - 1); token < end; token += kSampleBlock) {
+  F32 top = F32::set(-__builtin_inff()), sum = F32::set(0), limit = F32::set((float)race.limit);
+  const F32 one = F32::set(0x1p23f + 1);
+  const SampleNoise noise = race.noise;
+  // Words are made a block ahead: by then they have left the store buffer and load as whole registers.
+  alignas(64) uint64_t words[2][kSampleWords];
+  const int64_t end = first + n, start = first & ~(int64_t)(kSampleBlock - 1);
+  if constexpr (kDraws) block_words(noise, start / kSampleBlock, words[start / kSampleBlock & 1]);
+  for (int64_t token = start; token < end; token += kSampleBlock) {
     const T* at = x + (token - first);
+    const int64_t block = token / kSampleBlock;
     T padded[kSampleBlock];
-    if (token < first || token + kSampleBlock > end) {
+    if (__builtin_expect(token < first || token + kSampleBlock > end, 0)) {
       for (int t = 0; t < kSampleBlock; ++t) {
         if (token + t < first || token + t >= end)
           put_neg_inf(padded[t]);
@@ -131,7 +135,22 @@ double sample_sweep(const T* x, int64_t n, int64_t first, const SampleExp<T>& ex
     } else {
       for (int64_t b = 0; b < kSampleBlock * (int64_t)sizeof(T); b += 64) prefetch((const char*)at + kAhead + b);
     }
-    sum = add(sum, sample_block<T, kDraws>(at, token / kSampleBlock, exp, race, top));
+    constexpr int regs = kSampleRegs;
+    F32 e[regs];
+    if constexpr (kDraws) block_words(noise, block + 1, words[(block + 1) & 1]);
+    block_exps(at, exp, e, top);
+    F32 s = add(e[0], e[1]);
+    for (int i = 2; i < regs; i += 2) s = add(s, add(e[i], e[i + 1]));
+    sum = add(sum, s);
+    if constexpr (kDraws) {
+      F32 v[regs];
+      spread(words[block & 1], v);
+      _Pragma("GCC unroll 16") for (int i = 0; i < regs; ++i) e[i] = fma(e[i], limit, one);
+      if (__builtin_expect(any_less(v, e), 0)) {
+        meet_some(at, exp, words[block & 1], token, race);
+        limit = F32::set((float)race.limit);
+      }
+    }
     if ((token & (kSampleFold - 1)) == kSampleFold - kSampleBlock) {
       total.fold(sum);
       sum = F32::set(0);
@@ -183,12 +202,16 @@ double sample_sweep(const double* x, int64_t n, int64_t first, double pivot, dou
 }
 
 template <class T, bool kDraws>
-OSM_INLINE double sample_once(const SampleJob& job, double pivot, Race<T>& race, double* highest) {
+double sample_once(const SampleJob& job, double pivot, Race<T>& race, double* highest) {
   const T* x = (const T*)job.x;
-  if constexpr (sizeof(T) == 8)
+  if constexpr (sizeof(T) == 8) {
     return sample_sweep<kDraws>(x, job.n, job.first, pivot, job.temperature, race, highest);
-  else
-    return sample_sweep<T, kDraws>(x, job.n, job.first, SampleExp<T>(pivot, job.temperature), race, highest);
+  } else {
+    const double scale = kLog2e / job.temperature, low = scale - (double)(float)scale;
+    if (low < scale * 0x1p-26 && low > -scale * 0x1p-26)
+      return sample_sweep<T, kDraws>(x, job.n, job.first, SampleExp<false>(pivot, job.temperature), race, highest);
+    return sample_sweep<T, kDraws>(x, job.n, job.first, SampleExp<true>(pivot, job.temperature), race, highest);
+  }
 }
 
 template <class T>

@@ -29,8 +29,7 @@ OSM_INLINE void load_ordered(const f16* p, F32& a) { a.v = _mm256_cvtph_ps(_mm_l
 OSM_INLINE void spread(const uint64_t (&w)[8], F32 (&v)[4]) {
   const __m256i top = _mm256_set1_epi32(0x4b000000);
   for (int i = 0; i < 2; ++i) {
-    const __m256i both = _mm256_set_epi64x((int64_t)w[4 * i + 3], (int64_t)w[4 * i + 2], (int64_t)w[4 * i + 1],
-                                           (int64_t)w[4 * i]);
+    const __m256i both = _mm256_load_si256((const __m256i*)(w + 4 * i));
     v[i].v = _mm256_castsi256_ps(_mm256_blend_epi16(both, top, 0xaa));
     v[i + 2].v = _mm256_castsi256_ps(_mm256_or_si256(_mm256_srli_epi32(both, 16), top));
   }
