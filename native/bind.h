@@ -20,3 +20,4 @@ void bind_attention(nanobind::module_& m);
 void bind_losses(nanobind::module_& m);
 void bind_product(nanobind::module_& m);
 void bind_scans(nanobind::module_& m);
+void bind_sample(nanobind::module_& m);

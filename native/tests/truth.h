@@ -184,5 +184,6 @@ void test_driver();
 void test_attention();
 void test_product();
 void test_scans();
+void test_sample();
 
 }  // namespace tests

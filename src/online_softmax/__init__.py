@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         cross_entropy_with_gradient,
     )
     from .frontends.numpy import SoftmaxState, TopK, log_softmax, logsumexp, softmax, softmax_topk
+    from .frontends.sampling import Sample, sample
     from .frontends.scans import (
         PairGradients,
         logaddexp,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     )
     from .frontends.windows import SlidingLogSumExp, window_logsumexp, window_logsumexp_vjp
     from .loss_state import LossState
+    from .sample_state import SampleState
 
 __version__ = "0.1.0"
 
@@ -67,6 +69,8 @@ __all__ = [
     "LossReport",
     "LossState",
     "PairGradients",
+    "Sample",
+    "SampleState",
     "SlidingLogSumExp",
     "SoftmaxState",
     "TopK",
@@ -90,6 +94,7 @@ __all__ = [
     "logcumsumexp_vjp",
     "logsumexp",
     "merge_attention_vjp",
+    "sample",
     "segment_logsumexp",
     "segment_logsumexp_vjp",
     "segment_softmax",
@@ -108,6 +113,8 @@ _HOMES = {
         ("AttentionDoubleGradients", "AttentionTangents", "attention_double_backward", "attention_jvp"),
         ".frontends.attention_derivatives",
     ),
+    **dict.fromkeys(("Sample", "sample"), ".frontends.sampling"),
+    "SampleState": ".sample_state",
     **dict.fromkeys(("AttentionState", "merge_attention_vjp"), ".attention_state"),
     **dict.fromkeys(
         ("Attention", "AttentionGradients", "attention", "attention_backward", "dropout_mask"),
