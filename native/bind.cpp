@@ -273,6 +273,8 @@ NB_MODULE(_core, m) {
   bind_attention(m);
   bind_losses(m);
   bind_product(m);
+  bind_scans(m);
+  bind_sample(m);
   m.def("normalize_array", &normalize_array);
   m.def("exp_array", &exp_array);
   m.def("set_cached_limit",

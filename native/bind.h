@@ -19,3 +19,5 @@ const osm::Isa& isa_of(const std::string& name);
 void bind_attention(nanobind::module_& m);
 void bind_losses(nanobind::module_& m);
 void bind_product(nanobind::module_& m);
+void bind_scans(nanobind::module_& m);
+void bind_sample(nanobind::module_& m);

@@ -5,7 +5,11 @@
 // four accumulators of the row's working format for at most kBlock pairs and then folded into double, so a sum of any
 // length errs by a few units in the last place of the working format at the most.
 
-constexpr int64_t kBlock = 64;    // pairs between folds; also the grain of staging and prefetch
+#ifndef OSM_TOGETHER
+#define OSM_TOGETHER 2
+#endif
+constexpr int kTogether = OSM_TOGETHER;                 // pairs side by side in a sweep
+constexpr int64_t kBlock = 64 / kTogether * kTogether;  // pairs between folds; also the grain of staging and prefetch
 constexpr int64_t kAhead = 8192;  // bytes of prefetch distance inside a sweep: two pages (1, 2, 4, 8 and 16 KiB tried)
 
 // Main: exponentials that are summed and divided by their own sum. Map: relative to the true maximum, for sums made

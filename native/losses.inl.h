@@ -50,7 +50,8 @@ template <class T, class E, bool rich>
 struct LossExp {
   using V = typename Of<T>::V;
   using S = typename Of<T>::S;
-  static constexpr bool kFoldEach = E::kFoldEach;
+  // What a sum in float loses within a block is less than the loss, which is a float, can show.
+  static constexpr bool kFoldEach = sizeof(T) == 8;
   static constexpr int64_t P = pair_of<T>(), W = V::W;
   E exp;
   int64_t target;
@@ -167,6 +168,8 @@ struct LossPipeline {
   using Main = typename LossOf<T>::Main;
   using Far = ExpFar<V, LossOf<T>::degree>;
   using R = LossScale<T, rich>;
+  static constexpr double kFarTarget = 16;
+  static constexpr double kLeastFactor = sizeof(S) == 4 ? 0x1p-120 : 0x1p-990;
   const LossJob& job;
   bool lines;  // the gradient goes around the caches
   S* keep;
@@ -212,6 +215,18 @@ struct LossPipeline {
     written();
   }
 
+  // Of a gradient so small that it would be subnormal before it meets the exponentials, which carry a great factor.
+  void write_one_by_one(int64_t r, double m) {
+    const S* of_classes = weights(r);
+    for (int64_t j = 0; j < job.cols; ++j) {
+      const double w =
+          of_classes ? (double)of_classes[j / pair_of<T>() * pair_of<T>() + slot_of<T>(j % pair_of<T>())] : 1;
+      put(y(r)[j], result.by * __builtin_exp(as_double(x(r)[j]) - m) - result.uniform * w);
+    }
+    waiting = r;
+    written();
+  }
+
   template <class E>
   LossExp<T, E, rich> exp_of(int64_t r, S m, double reference, LossRiders* riders) const {
     LossExp<T, E, rich> exp{E(m), job.target[r], {}};
@@ -248,13 +263,22 @@ struct LossPipeline {
       if (!(stats.scores - stats.scores == 0 && stats.moment - stats.moment == 0)) return false;
     }
     job.settle(job.context, r, stats, &result);
-    if (job.y) waiting = r;
+    if (!job.y) return true;
+    if (result.by != 0 && __builtin_fabs(result.by) * unscale<T>() < kLeastFactor)
+      write_one_by_one(r, m);
+    else
+      waiting = r;
     return true;
   }
 
   bool by_any(int64_t r) {
     if constexpr (kAnyPivot<T>) {
-      const double p = first_pivot(x(r), job.cols);
+      double p = first_pivot(x(r), job.cols);
+      // Of a target far above the pivot the factor of the gradient, exp(pivot - lse), would have lost bits in float.
+      if (job.target[r] >= 0) {
+        const double score = as_double(x(r)[job.target[r]]);
+        if (score > p + kFarTarget) p = score;
+      }
       if (!may_do<T>(p)) return false;
       LossRiders riders;
       // What exponentials are relative to; riders take the nearest number of their format.

@@ -63,19 +63,27 @@ void fill(Dtype dtype, char* y, int64_t n, double value) {
 // probabilities; here and rest: of the target and of all others.
 struct Finished {
   double lse, loss_of_target, target, here, rest, share;
+  double above;  // lse - m, which keeps its bits where m is great
 };
 
 Finished finish(double m, double s, double target) {
   const double nan = std::nan("");
-  if (std::isnan(m) || m == HUGE_VAL) return {m, nan, target, nan, nan, nan};
-  const double others = s > 0 ? m + std::log(s) : -HUGE_VAL;
-  if (std::isnan(target)) return {others, nan, target, nan, nan, 1 / s};
-  // Not others - target: a sum with a great m would have rounded the logarithm away.
-  const double d = s > 0 ? (m - target) + std::log(s) : others - target;
-  const double e = std::exp(-std::fabs(d)), more = std::log1p(e);
+  if (std::isnan(m) || m == HUGE_VAL) return {m, nan, target, nan, nan, nan, nan};
+  const double above = s > 0 ? std::log(s) : -HUGE_VAL, others = s > 0 ? m + above : -HUGE_VAL;
+  if (std::isnan(target)) return {others, nan, target, nan, nan, 1 / s, above};
+  // Not others - target: where m is great, log(s) is lost in it.
+  const double d = s > 0 ? (m - target) + above : others - target, e = std::exp(-std::fabs(d)), more = std::log1p(e);
   const double less = e / (1 + e), most = 1 / (1 + e);
-  if (d > 0) return {others + more, d + more, target, less, most, most / s};
-  return {target + more, more, target, most, less, s > 0 ? less / s : 0};
+  if (d > 0) return {others + more, d + more, target, less, most, most / s, above + more};
+  return {target + more, more, target, most, less, s > 0 ? less / s : 0, (target - m) + more};
+}
+
+// In pairs: the error of the sum grows with the logarithm of n.
+double summed(const double* v, int64_t n) {
+  if (n > 64) return summed(v, n / 2) + summed(v + n / 2, n - n / 2);
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += v[i];
+  return sum;
 }
 
 class Runner {
@@ -91,8 +99,7 @@ class Runner {
     uniform = p.uniform != 0;
     total = (double)cols;
     if (p.class_weights) {
-      total = 0;
-      for (int64_t c = 0; c < cols; ++c) total += p.class_weights[c];
+      total = summed(p.class_weights, cols);
       if (uniform && !each) {
         weights.assign((size_t)((cols + kLossPadding) * number), 0);
         for (int64_t c = 0; c < cols; ++c) put(weights.data(), kernels->slot(c), p.class_weights[c]);
@@ -226,9 +233,11 @@ class Runner {
         for (int64_t k = 0; k < cols; ++k) put(weight.data(), i * padded + k, c[k]);
         if (part) {  // the row's statistics are known, and its greatest class may lie elsewhere
           target[(size_t)i] = kNoTarget, sum[(size_t)i] = p.target_weight[batch.number[i]];
-        } else {
-          target[(size_t)i] = kernels->greatest(batch.x(i), cols), own[(size_t)i] = c[target[(size_t)i]];
+          continue;
         }
+        target[(size_t)i] = kernels->greatest(batch.x(i), cols), own[(size_t)i] = c[target[(size_t)i]];
+        // Its score is counted in double, apart from the others', and so is its gradient.
+        put(weight.data(), i * padded + target[(size_t)i], 0);
       }
       batch.coefficients = coefficients.data(), batch.sum = sum.data(), batch.own = own.data();
       job.weights = weight.data(), job.weights_stride = padded;
@@ -251,9 +260,8 @@ class Runner {
     std::vector<char> row((size_t)(cols * bytes));
     copy_elements(bytes, p.probabilities + at.where + i * inner.where, along.where, row.data(), bytes, cols);
     p.isa->kernels[(int)p.probabilities_dtype].widen(row.data(), c, cols);
-    double sum = 0;
-    for (int64_t k = 0; k < cols; ++k) c[k] = class_weight(k) * (p.sharp * c[k] + p.uniform), sum += c[k];
-    return sum;
+    for (int64_t k = 0; k < cols; ++k) c[k] = class_weight(k) * (p.sharp * c[k] + p.uniform);
+    return summed(c, cols);
   }
 
   // ---- what the statistics mean
@@ -291,7 +299,7 @@ class Runner {
   Finished finished(int64_t i, const LossStats& stats) const {
     if (!part) return finish(stats.m, stats.s, stats.target);
     Finished f = finish(p.whole_m[i], p.whole_s[i], p.whole_target[i]);
-    f.share = std::exp(stats.m - f.lse);
+    f.share = std::exp(std::isfinite(p.whole_m[i]) ? (stats.m - p.whole_m[i]) - f.above : stats.m - f.lse);
     return f;
   }
   double by_row(int64_t i) const { return p.row_weights ? p.row_weights[i] : 1.0; }
@@ -307,7 +315,8 @@ class Runner {
     if (p.divergence) p.divergence[i] = divergence(b, row, f.lse);
     for (int64_t k = 0; k < p.tokens_count; ++k) {
       const int64_t token = p.tokens[i * p.tokens_count + k];
-      p.log_probabilities[i * p.tokens_count + k] = token == t ? -f.loss_of_target : score(b, row, token) - f.lse;
+      p.log_probabilities[i * p.tokens_count + k] =
+          token == t ? -f.loss_of_target : (score(b, row, token) - stats.m) - f.above;
     }
     if (p.loss) {
       const double squared = p.z_loss != 0 ? p.z_loss * f.lse * f.lse : 0;
@@ -325,14 +334,19 @@ class Runner {
     double loss = sharp != 0 ? sharp * f.loss_of_target : 0;
     // Of probabilities the greatest class is left out of what follows: it has been counted.
     if (each)
-      loss += (c.all - c.own) * (f.lse - stats.from) - (stats.scores - c.own * (f.target - stats.from));
+      loss += (c.all - c.own) * from_lse(stats, f) - stats.scores;
     else if (uniform)
-      loss += p.uniform * (total * (f.lse - stats.from) - stats.scores);
+      loss += p.uniform * (total * from_lse(stats, f) - stats.scores);
     return loss;
   }
 
+  // lse - from. Of rows that are gone through one number after the other `from` is 0.
+  static double from_lse(const LossStats& stats, const Finished& f) {
+    return stats.from == 0 ? f.lse : f.above + (stats.m - stats.from);
+  }
+
   static double entropy(const LossStats& stats, const Finished& f) {
-    double sum = f.share * (stats.moment + stats.s * (stats.from - f.lse));
+    double sum = f.share * (stats.moment - stats.s * from_lse(stats, f));
     if (std::isfinite(f.loss_of_target)) sum -= f.here * f.loss_of_target;
     return 0.0 - sum;
   }
@@ -379,11 +393,10 @@ class Runner {
     bool nan = false;
     for (const double v : z) nan |= std::isnan(v), infinite += v == HUGE_VAL, m = std::max(m, v);
     if (nan) m = std::nan("");
+    // Classes of a part may all be out of it; the others say what becomes of the row.
+    if (part && m == -HUGE_VAL) m = 0;
     LossStats stats{m, nan ? m : infinite, t >= 0 ? z[(size_t)t] : std::nan(""), 0, 0, 0, -1};
-    // These classes may be out of a distribution that the others have.
-    const bool elsewhere =
-        part && m == -HUGE_VAL && std::isfinite(finish(p.whole_m[i], p.whole_s[i], p.whole_target[i]).lse);
-    if (std::isfinite(m) || elsewhere) {
+    if (std::isfinite(m)) {
       stats.s = 0, stats.rank = 0;
       for (int64_t c = 0; c < cols; ++c) {
         const double v = z[(size_t)c], e = v == -HUGE_VAL ? 0 : std::exp(v - m);
@@ -398,6 +411,12 @@ class Runner {
       // The target is one of the infinite ones, or what makes the row NaN: then the others alone would not tell.
       stats.s = nan ? m : m > 0 ? std::max(infinite - (stats.target == HUGE_VAL), 1.0) : 0;
       stats.scores = stats.moment = m;
+      // Classes out of the distribution that weigh nothing count nothing.
+      if (m == -HUGE_VAL) {
+        stats.scores = 0;
+        for (int64_t c = 0; c < cols; ++c)
+          if (coefficient(b, row, c) != 0) stats.scores += scored(b, row, c) * m;
+      }
       keep_parts(i, stats);
     }
     const double none = std::nan("");
@@ -431,17 +450,18 @@ class Runner {
     double loss = p.z_loss != 0 ? p.z_loss * f.lse * f.lse : 0;
     for (int64_t c = 0; c < cols; ++c) {
       const double w = coefficient(b, row, c);
-      if (w != 0) loss += w * (c == t ? f.loss_of_target : f.lse - z[(size_t)c]);
+      if (w != 0) loss += w * (c == t ? f.loss_of_target : f.above + (stats.m - z[(size_t)c]));
     }
     if (p.loss) p.loss[i] = ignored ? 0 : by_row(i) * loss;
     if (!b.job.y) return;
     const Upstream d = upstream(b, row, f.lse);
     const Coefficients whole = coefficients(b, row);
     char* y = b.job.y + row * b.job.y_stride;
-    std::vector<double> gradient((size_t)cols);
-    for (int64_t c = 0; c < cols; ++c)
+    std::vector<double> gradient((size_t)cols, 0.0);
+    // An ignored row has the gradient of its lse alone, which at -inf moves nothing.
+    for (int64_t c = 0; c < cols && !(ignored && f.lse == -HUGE_VAL); ++c)
       gradient[(size_t)c] = c == t ? result.at_target
-                                   : std::exp(z[(size_t)c] - f.lse) * (d.loss * whole.all + d.lse) -
+                                   : std::exp(z[(size_t)c] - stats.m) * f.share * (d.loss * whole.all + d.lse) -
                                          d.loss * (ignored ? 0 : coefficient(b, row, c));
     if (working == Dtype::f64) {
       std::memcpy(y, gradient.data(), (size_t)(cols * 8));

@@ -31,4 +31,18 @@ inline State push(State a, double x) {
   return merge(a, {x, std::isnan(x) ? x : 1.0});
 }
 
+// The same state with its greatest term taken out, s = 1 + t: log1p(t) keeps what a sum near 1 has rounded away. Scans
+// carry this. Of nothing: (-inf, 0); t says nothing where m is +inf or NaN.
+struct Tail {
+  double m = -std::numeric_limits<double>::infinity();
+  double t = 0.0;
+};
+
+inline Tail merge_tails(Tail a, Tail b) {
+  const double m = rising_max(a.m, b.m);
+  if (std::isnan(m) || std::isinf(m)) return {m, 0.0};
+  const Tail &high = a.m == m ? a : b, &low = a.m == m ? b : a;
+  return {m, high.t + (1.0 + low.t) * std::exp(low.m - m)};
+}
+
 }  // namespace osm

@@ -63,6 +63,26 @@ def fit_log2(degree: int) -> tuple[list[float], float]:
     return [float(np.float32(c)) for c in coefficients], float(error)
 
 
+def fit_log1p(degree: int) -> tuple[list[float], float]:
+    """Coefficients c0..c_degree of (atanh(r)/r - 1)/r^2 in r^2 on [0, 1/9], and the largest relative error
+    that they leave in log(1 + e) = 2*atanh(e/(2 + e)), 0 <= e <= 1."""
+    nodes = [(mp.cos(mp.pi * (2 * k + 1) / (2 * degree + 2)) + 1) / 18 for k in range(degree + 1)]
+    matrix, right = mp.matrix(degree + 1, degree + 1), mp.matrix(degree + 1, 1)
+    for i, t in enumerate(nodes):
+        right[i] = (mp.atanh(mp.sqrt(t)) / mp.sqrt(t) - 1) / t
+        for j in range(degree + 1):
+            matrix[i, j] = t**j
+    answer = mp.lu_solve(matrix, right)
+    coefficients = [float(answer[j]) for j in range(degree + 1)]
+    worst = mpf(0)
+    for k in range(1, 1001):
+        t = mpf(k) / 9000
+        truth = mp.atanh(mp.sqrt(t)) / mp.sqrt(t)
+        made = 1 + t * mp.fsum(mpf(c) * t**j for j, c in enumerate(coefficients))
+        worst = max(worst, abs(made / truth - 1))
+    return coefficients, float(worst)
+
+
 def worst_error(coefficients: list[float]) -> float:
     worst = mpf(0)
     for k in range(2001):
@@ -76,7 +96,7 @@ def worst_error(coefficients: list[float]) -> float:
 
 def main() -> None:
     fits = [("float32", d, fit_float32(d)) for d in (3, 4, 5, 6)] + [
-        ("float64", d, fit_float64(d)) for d in (11,)
+        ("float64", d, fit_float64(d)) for d in (7, 11)
     ]
     for name, degree, coefficients in fits:
         print(f"{name} degree {degree}: relative error {worst_error(coefficients):.2e}")
@@ -84,6 +104,10 @@ def main() -> None:
     coefficients, error = fit_log2(4)
     print(f"log2(1 + t) degree 4 (avx512_log16.cpp): error {error:.2e}")
     print("    " + ", ".join(f"{c:.8g}" for c in coefficients))
+    for degree in (5, 10):
+        coefficients, error = fit_log1p(degree)
+        print(f"log(1 + e) degree {degree} (scans_double.inl.h): relative error {error:.2e}")
+        print("    " + ", ".join(c.hex() for c in coefficients))
     log2e = 1 / mp.log(2)
     for dtype in (np.float32, np.float64):
         high = float(dtype(float(log2e)))

@@ -16,14 +16,24 @@ PACKAGE = "online_softmax"
 # Of : `traffic`, what is pure arithmetic on caches has a lower place of its own: `cpu` chooses algorithms by
 # it.
 LAYERS = (
-    ("_core", "extras", "host", "wire", "numerics", "reference", "attention_tiles", "loss_rules", "linear_plan"),
+    (
+        "_core",
+        "extras",
+        "host",
+        "wire",
+        "numerics",
+        "reference",
+        "attention_tiles",
+        "loss_rules",
+        "linear_plan",
+    ),
     ("state", "attention_derivatives"),
-    ("attention_formats", "loss_state"),
+    ("attention_formats", "loss_state", "sample_state"),
     ("attention_state",),
     ("ops", "distributed", "streaming", "traffic.count"),
     ("traffic.cache",),
     ("cpu", "gpu"),
-    ("cpu_attention", "cpu_losses", "cpu_product"),
+    ("cpu_attention", "cpu_losses", "cpu_product", "cpu_sampling", "cpu_scans"),
     ("cpu_linear",),
     ("cpu_linear_gradient",),
     ("frontends",),
@@ -51,10 +61,20 @@ ONLY = {
     "loss_rules": set(),
     "linear_plan": set(),
     "loss_state": {"loss_rules", "state"},
+    "sample_state": {"state"},
 }
 #: Parts that may load the native module: its face, the small-call way of the NumPy front end, what times the
 #: hardware.
-CORE_USERS = {"cpu", "cpu_attention", "cpu_losses", "cpu_product", "frontends", "traffic"}
+CORE_USERS = {
+    "cpu",
+    "cpu_attention",
+    "cpu_losses",
+    "cpu_product",
+    "cpu_sampling",
+    "cpu_scans",
+    "frontends",
+    "traffic",
+}
 #: Frameworks a caller may not have: only these parts name them, and never when the package is imported.
 OPTIONAL = {
     "torch",

@@ -55,6 +55,8 @@ int main(int argc, char** argv) {
   tests::test_driver();
   tests::test_attention();
   tests::test_product();
+  tests::test_scans();
+  tests::test_sample();
   std::printf("%lld passed, %lld failed\n", (long long)tests::tally.passed, (long long)tests::tally.failed);
   return tests::tally.failed != 0;
 }

@@ -183,5 +183,7 @@ void test_kernels();
 void test_driver();
 void test_attention();
 void test_product();
+void test_scans();
+void test_sample();
 
 }  // namespace tests

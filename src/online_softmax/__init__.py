@@ -36,7 +36,23 @@ if TYPE_CHECKING:
         cross_entropy_with_gradient,
     )
     from .frontends.numpy import SoftmaxState, TopK, log_softmax, logsumexp, softmax, softmax_topk
+    from .frontends.sampling import Sample, sample
+    from .frontends.scans import (
+        PairGradients,
+        logaddexp,
+        logaddexp_vjp,
+        logcumsumexp,
+        logcumsumexp_vjp,
+    )
+    from .frontends.segments import (
+        segment_logsumexp,
+        segment_logsumexp_vjp,
+        segment_softmax,
+        segment_softmax_vjp,
+    )
+    from .frontends.windows import SlidingLogSumExp, window_logsumexp, window_logsumexp_vjp
     from .loss_state import LossState
+    from .sample_state import SampleState
 
 __version__ = "0.1.0"
 
@@ -52,6 +68,10 @@ __all__ = [
     "LossAndGradient",
     "LossReport",
     "LossState",
+    "PairGradients",
+    "Sample",
+    "SampleState",
+    "SlidingLogSumExp",
     "SoftmaxState",
     "TopK",
     "__version__",
@@ -68,10 +88,21 @@ __all__ = [
     "linear_cross_entropy_backward",
     "linear_cross_entropy_with_gradient",
     "log_softmax",
+    "logaddexp",
+    "logaddexp_vjp",
+    "logcumsumexp",
+    "logcumsumexp_vjp",
     "logsumexp",
     "merge_attention_vjp",
+    "sample",
+    "segment_logsumexp",
+    "segment_logsumexp_vjp",
+    "segment_softmax",
+    "segment_softmax_vjp",
     "softmax",
     "softmax_topk",
+    "window_logsumexp",
+    "window_logsumexp_vjp",
 ]
 
 
@@ -82,6 +113,8 @@ _HOMES = {
         ("AttentionDoubleGradients", "AttentionTangents", "attention_double_backward", "attention_jvp"),
         ".frontends.attention_derivatives",
     ),
+    **dict.fromkeys(("Sample", "sample"), ".frontends.sampling"),
+    "SampleState": ".sample_state",
     **dict.fromkeys(("AttentionState", "merge_attention_vjp"), ".attention_state"),
     **dict.fromkeys(
         ("Attention", "AttentionGradients", "attention", "attention_backward", "dropout_mask"),
@@ -109,6 +142,15 @@ _HOMES = {
         ),
         ".frontends.losses",
     ),
+    **dict.fromkeys(
+        ("PairGradients", "logaddexp", "logaddexp_vjp", "logcumsumexp", "logcumsumexp_vjp"),
+        ".frontends.scans",
+    ),
+    **dict.fromkeys(
+        ("segment_logsumexp", "segment_logsumexp_vjp", "segment_softmax", "segment_softmax_vjp"),
+        ".frontends.segments",
+    ),
+    **dict.fromkeys(("SlidingLogSumExp", "window_logsumexp", "window_logsumexp_vjp"), ".frontends.windows"),
 }
 
 

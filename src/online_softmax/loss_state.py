@@ -86,6 +86,13 @@ class LossState:
             raise ValueError(
                 f"other was made with {other.options}: the options of this one, {self.options}, would do"
             )
+        twice = ~np.isnan(self.target) & ~np.isnan(other.target)
+        if twice.any():
+            at = int(np.argmax(twice))
+            raise ValueError(
+                f"other has a target in row {at}, whose target is in these classes too: states made with the "
+                "same targets would do"
+            )
         for start, stop in self.parts:
             for a, b in other.parts:
                 if start < b and a < stop:
@@ -161,11 +168,13 @@ class LossState:
             others = np.where(self.s > 0, self.m + np.log(self.s), -math.inf)
             others = np.where(np.isposinf(self.m) | np.isnan(self.m), self.m, others)
             odd = ~(others < math.inf)
-            # Not others - target: a sum with a great m would have rounded the logarithm away.
+            # Not others - target: where m is great, log(s) is lost in it.
             d = np.where(self.s > 0, (self.m - self.target) + np.log(self.s), others - self.target)
             more = np.log1p(np.exp(-np.abs(d)))
             of_target = np.maximum(d, 0) + more
-            lse = np.where(np.isnan(self.target) | odd, others, np.where(d > 0, others, self.target) + more)
+            none = np.isneginf(others) & np.isneginf(self.target)
+            lse = np.where(d > 0, others, self.target) + more
+            lse = np.where(np.isnan(self.target) | odd | none, others, lse)
             # Where all is -inf there is no distribution.
             return lse, np.where(odd, math.nan, of_target)
 

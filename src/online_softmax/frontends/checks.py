@@ -206,11 +206,11 @@ def _broadcast(given: Array, shape: tuple[int, ...], name: str) -> Array:
         ) from error
 
 
-def output(out: Any, x: Array, dtype: DType, where: Array | None) -> Array | None:
+def output(out: Any, x: Array, dtype: DType, where: Array | None, name: str = "x") -> Array | None:
     """`out` as a plain ndarray over the same memory, once it is known to be safe to write, or None.
 
-    `x` is the operand as the caller gave it. Cost: constant, but for an exact overlap test between two
-    arrays whose memory ranges cross.
+    `x` is the operand called `name`, as the caller gave it and of the result's shape. Cost: constant, but for
+    an exact overlap test between two arrays whose memory ranges cross.
     """
     if out is None:
         return None
@@ -219,7 +219,7 @@ def output(out: Any, x: Array, dtype: DType, where: Array | None) -> Array | Non
             f"out is a {type(out).__name__}: a numpy.ndarray of shape {x.shape} and {dtype.name} would do"
         )
     if out.shape != x.shape:
-        raise ValueError(f"out has shape {out.shape}: the shape {x.shape} of x would do")
+        raise ValueError(f"out has shape {out.shape}: the shape {x.shape} of {name} would do")
     if out.dtype != dtype:
         raise TypeError(f"out is {out.dtype}: the format of the result, {dtype.name}, would do")
     if not out.flags.writeable:
@@ -231,11 +231,18 @@ def output(out: Any, x: Array, dtype: DType, where: Array | None) -> Array | Non
         )
     if not _same_memory(plain, x) and _may_overlap(plain, x):
         raise ValueError(
-            "out overlaps x in part: the memory of x itself, with the same strides, or none of it would do"
+            f"out overlaps {name} in part: the memory of {name} itself, with the same strides, or none of it "
+            f"would do"
         )
     if where is not None and _may_overlap(plain, where):
         raise ValueError("out overlaps where: separate memory would do")
     return plain
+
+
+def apart(out: Array, read: Array | None, name: str) -> None:
+    """Raises ValueError where writing `out` may change what is read of an operand."""
+    if read is not None and _may_overlap(out, read):
+        raise ValueError(f"out overlaps {name}: separate memory would do")
 
 
 def _same_memory(a: Array, b: Array) -> bool:

@@ -205,7 +205,7 @@ def cross_entropy_with_gradient(
     call = described(logits, targets, options, axis, None)
     wanted = wanted_of(call, return_lse, riders, tokens, kl_to)
     d_loss = arguments.upstream(dloss, call.rules, call.targets.denominator, call.shape)
-    gradient = _gradient_memory(call, out)
+    gradient = _gradient_memory(call, out, wanted.problem.other)
     made = arguments.empty_results(wanted.made, call.rows, wanted.tokens)
     cpu_losses.run(wanted.problem, made, gradient=gradient, d_loss=d_loss, isa=isa, threads=threads)
     return LossAndGradient(results_of(call, wanted, made), _as_given(call, gradient, out))
@@ -229,7 +229,9 @@ def described(logits: Any, targets: Any, options: Options, axis: Any, shard: Any
     probabilities = found.probabilities
     if probabilities is not None and probabilities.dtype not in checks.SERVED:
         probabilities = checks.cast(probabilities, checks.FLOAT32)
-    problem = Problem(read, at, rules.rule(classes), found.index, probabilities, weights, found.row_weights)
+    # What a part smooths by is known when all parts are: here it counts whether there is any.
+    rule = (rules if part is None else replace(rules, smoothing="pytorch")).rule(classes)
+    problem = Problem(read, at, rule, found.index, probabilities, weights, found.row_weights)
     return Call(given, problem, shape, rules, found, weights, part)
 
 
@@ -293,11 +295,15 @@ def results_of(call: Call, wanted: Wanted, made: dict[str, Array]) -> Any:
     )
 
 
-def _gradient_memory(call: Call, out: Any) -> Array:
+def _gradient_memory(call: Call, out: Any, other: Array | None = None) -> Array:
     """Where the core writes the gradient: `out` itself where that has the format the core works in."""
     dtype = checks.result_dtype(call.given.dtype, None)
     taken = checks.output(out, call.given, dtype, None)
     logits = call.problem.logits
+    if taken is not None:
+        others = {"targets": call.problem.probabilities, "weight": call.problem.class_weights, "kl_to": other}
+        for name, array in others.items():
+            checks.apart(taken, array, name)
     if taken is not None and taken.dtype == logits.dtype and (taken is logits or not _copied(call)):
         return taken
     return cpu.empty(logits.shape, logits.dtype, like=logits)

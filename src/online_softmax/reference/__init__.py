@@ -22,6 +22,7 @@ axis out of range or named twice, or a where or b that does not broadcast. Cost 
 about 50 bytes of memory and 0.2 microseconds an element.
 
 rows.py: softmax, log_softmax, logsumexp, softmax_topk, state. scans.py: logaddexp, logcumsumexp.
+segments.py: groups of neighbours and windows, with their gradients.
 gradients.py: `_vjp` of these. losses.py: cross_entropy, linear_cross_entropy. attention.py, and packed.py for
 sequences side by side or in a cache. merges.py: of partial results. wide.py: what they share.
 """
@@ -48,6 +49,14 @@ from .merges import merge_attention, merge_states
 from .packed import decode_attention, varlen_attention, varlen_attention_vjp
 from .rows import log_softmax, logsumexp, softmax, softmax_topk, state
 from .scans import logaddexp, logcumsumexp
+from .segments import (
+    segment_logsumexp,
+    segment_logsumexp_vjp,
+    segment_softmax,
+    segment_softmax_vjp,
+    window_logsumexp,
+    window_logsumexp_vjp,
+)
 
 __all__ = [
     "AttentionGradients",
@@ -69,6 +78,10 @@ __all__ = [
     "logsumexp_vjp",
     "merge_attention",
     "merge_states",
+    "segment_logsumexp",
+    "segment_logsumexp_vjp",
+    "segment_softmax",
+    "segment_softmax_vjp",
     "softmax",
     "softmax_topk",
     "softmax_topk_vjp",
@@ -76,4 +89,6 @@ __all__ = [
     "state",
     "varlen_attention",
     "varlen_attention_vjp",
+    "window_logsumexp",
+    "window_logsumexp_vjp",
 ]

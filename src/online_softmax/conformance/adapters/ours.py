@@ -6,12 +6,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from ... import cpu
 from ...attention_state import AttentionState
 from ...frontends import attention as of_numpy
-from ...frontends import linear_losses
+from ...frontends import linear_losses, scans
 from ...frontends import numpy as osm
 from ..cases import NotOffered
 from . import Adapter, Library, versions_of
@@ -60,13 +58,21 @@ def _functions(isa: str | None, algorithm: str) -> dict[str, Callable[..., Any]]
     def logsumexp(x: Any, axis: Any, keepdims: Any, b: Any = None, where: Any = None) -> Any:
         return osm.logsumexp(x, axis, b=b, where=where, keepdims=keepdims, **forced)
 
-    def softmax_topk(x: Any, k: Any, axis: Any) -> Any:
+    def one_algorithm() -> None:
         if algorithm not in ("auto", "online"):
             raise NotOffered(f"has no algorithm {algorithm}: it is online alone")
+
+    def softmax_topk(x: Any, k: Any, axis: Any) -> Any:
+        one_algorithm()
         return tuple(osm.softmax_topk(x, k, axis, isa=isa))
 
     def logaddexp(a: Any, b: Any) -> Any:
-        return osm.logsumexp(np.stack(np.broadcast_arrays(a, b), axis=-1), **forced)
+        one_algorithm()
+        return scans.logaddexp(a, b, isa=isa)
+
+    def logcumsumexp(x: Any, axis: Any) -> Any:
+        one_algorithm()
+        return scans.logcumsumexp(x, axis, isa=isa)
 
     def merge_states(m_a: Any, s_a: Any, m_b: Any, s_b: Any) -> Any:
         if isa is not None or algorithm != "auto":
@@ -74,7 +80,7 @@ def _functions(isa: str | None, algorithm: str) -> dict[str, Callable[..., Any]]
         merged = osm.SoftmaxState(m_a, s_a).merge(osm.SoftmaxState(m_b, s_b))
         return merged.m, merged.s
 
-    rows = (softmax, log_softmax, logsumexp, softmax_topk, logaddexp, merge_states)
+    rows = (softmax, log_softmax, logsumexp, softmax_topk, logaddexp, logcumsumexp, merge_states)
     return {f.__name__: f for f in rows} | _linear_losses(isa, algorithm) | _attention(isa, algorithm)
 
 

@@ -1,0 +1,32 @@
+// Scans for scalar. No header of the standard library but the C ones: an inline template kept from this object would
+// carry its instructions to CPUs that lack them.
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../scans_table.h"
+
+namespace osm::isa_scalar {
+namespace {
+
+#ifdef OSM_OUTLINED  // under a sanitizer, whose checks make the inlined kernels take minutes to compile
+#define OSM_INLINE inline
+#define OSM_LAMBDA_INLINE
+#else
+#define OSM_INLINE inline __attribute__((always_inline))
+#define OSM_LAMBDA_INLINE __attribute__((always_inline))
+#endif
+// clang-format off: each builds on the ones before it
+#include "../simd/scalar.h"
+
+#include "../exp.inl.h"
+#include "../elements.inl.h"
+#include "../scans.inl.h"
+// clang-format on
+
+}  // namespace
+
+extern const ScanKernels scans[kDtypes];
+const ScanKernels scans[kDtypes] = {scan_kernels<float>(), scan_kernels<double>(), scan_kernels<f16>(),
+                                    scan_kernels<bf16>()};
+
+}  // namespace osm::isa_scalar

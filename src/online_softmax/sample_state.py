@@ -1,0 +1,105 @@
+"""Draws that merge: of each shard of a vocabulary the best token so far, beside the state of its logits.
+
+A token's key is its logit over the temperature plus noise that its number alone decides, so the greatest key
+of all shards is the one a draw from the whole would have found. The statistics follow the law of `state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from . import state
+
+Array = state.Array
+
+
+class SampleState:
+    """One draw a row from what was seen of its logits. Immutable: merging gives a new one.
+
+    Attributes:
+        token: int64, the token with the greatest key, counted in the whole; -1 where there is none.
+        key: float64, its logit over the temperature plus its noise; -inf where there is none.
+        logit: float64, its logit over the temperature.
+        law: the `SoftmaxState` of the logits over the temperature, float64.
+
+    Of temperature 0 the key is the logit itself, and the law is that of temperature 1.
+    """
+
+    __slots__ = ("_dtype", "_key", "_law", "_logit", "_token")
+
+    def __init__(
+        self, token: ArrayLike, key: ArrayLike, logit: ArrayLike, law: state.SoftmaxState, dtype: Any
+    ) -> None:
+        """The state with these parts; `dtype`, float32 or float64, is that of `log_probabilities`.
+
+        Raises ValueError where shapes differ.
+        """
+        parts = [np.array(token, np.int64), np.array(key, np.float64), np.array(logit, np.float64)]
+        for part, name in zip(parts, ("token", "key", "logit"), strict=True):
+            if part.shape != law.shape:
+                raise ValueError(f"{name} has shape {part.shape} where the {law.shape} of law would do")
+            part.flags.writeable = False
+        self._token, self._key, self._logit = parts
+        self._law, self._dtype = law, np.dtype(dtype)
+
+    @property
+    def token(self) -> Array:
+        return self._token
+
+    @property
+    def key(self) -> Array:
+        return self._key
+
+    @property
+    def logit(self) -> Array:
+        return self._logit
+
+    @property
+    def law(self) -> state.SoftmaxState:
+        return self._law
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._law.shape
+
+    @property
+    def tokens(self) -> Array:
+        """The tokens drawn, int64: -1 where what was seen has NaN or +inf, or nothing above -inf."""
+        return np.where(np.isfinite(self._law.m), self._token, -1)
+
+    @property
+    def log_probabilities(self) -> Array:
+        """Natural log of the tokens' probabilities under all that was seen; NaN where there is no token."""
+        found = self.tokens >= 0
+        logit = np.where(found, self._logit, 0.0)
+        values = state.log_value(logit, self._law.m, self._law.s)
+        return np.where(found, np.minimum(values, 0.0), np.nan).astype(self._dtype)
+
+    def merge(self, other: SampleState) -> Self:
+        """The draw from what either has seen. Shards are of one seed, draw, temperature and set of rows, with
+        no token in common.
+
+        Raises TypeError where other is no SampleState, ValueError where its shape differs.
+        """
+        if not isinstance(other, SampleState):
+            raise TypeError(f"other is a {type(other).__name__}: a SampleState would do")
+        law = self._law.merge(other._law)
+        # Equal keys go to the lower token; -1 is none at all.
+        tie = (other._key == self._key) & (other._token >= 0)
+        tie &= (other._token < self._token) | (self._token < 0)
+        theirs = (other._key > self._key) | tie
+        token = np.where(theirs, other._token, self._token)
+        key, logit = np.where(theirs, other._key, self._key), np.where(theirs, other._logit, self._logit)
+        return type(self)(token, key, logit, law, np.promote_types(self._dtype, other._dtype))
+
+    @classmethod
+    def merge_many(cls, states: Iterable[SampleState]) -> SampleState:
+        """All of them merged in a balanced tree. ValueError where there are none, or shapes differ."""
+        return state.tree(states, lambda a, b: a.merge(b))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(token={self._token!r}, key={self._key!r}, law={self._law!r})"
