@@ -229,7 +229,7 @@ def described(logits: Any, targets: Any, options: Options, axis: Any, shard: Any
     probabilities = found.probabilities
     if probabilities is not None and probabilities.dtype not in checks.SERVED:
         probabilities = checks.cast(probabilities, checks.FLOAT32)
-    # What the smoothing of a part shares out is known when all parts are: here it counts whether there is any.
+    # What smoothing shares out is known when all parts are: of one part it counts whether there is any.
     rule = (rules if part is None else replace(rules, smoothing="pytorch")).rule(classes)
     problem = Problem(read, at, rule, found.index, probabilities, weights, found.row_weights)
     return Call(given, problem, shape, rules, found, weights, part)
