@@ -227,6 +227,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"temperature": NAN}, ValueError, "temperature is nan"),
     ({"temperature": INF}, ValueError, "temperature is inf"),
     ({"temperature": 1e-320}, ValueError, "temperature is 1e-320"),
+    ({"temperature": 1e-39}, ValueError, "temperature is 1e-39: .* whose inverse float32 holds"),
     ({"temperature": None}, TypeError, "temperature is None"),
     ({"reduction": "avg"}, ValueError, "reduction is 'avg': 'none', 'mean', 'sum' would do"),
     ({"reduction": None}, ValueError, "reduction is None"),

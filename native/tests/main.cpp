@@ -54,6 +54,7 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
   tests::test_driver();
   tests::test_attention();
+  tests::test_losses();
   std::printf("%lld passed, %lld failed\n", (long long)tests::tally.passed, (long long)tests::tally.failed);
   return tests::tally.failed != 0;
 }

@@ -182,5 +182,6 @@ std::vector<const Isa*> usable_isas();  // best first
 void test_kernels();
 void test_driver();
 void test_attention();
+void test_losses();
 
 }  // namespace tests

@@ -304,7 +304,8 @@ def _gradient_memory(call: Call, out: Any, other: Array | None = None) -> Array:
         others = {"targets": call.problem.probabilities, "weight": call.problem.class_weights, "kl_to": other}
         for name, array in others.items():
             checks.apart(taken, array, name)
-    if taken is not None and taken.dtype == logits.dtype and (taken is logits or not _copied(call)):
+    fits = taken is not None and taken.dtype == logits.dtype and taken.flags.aligned
+    if taken is not None and fits and (taken is logits or not _copied(call)):
         return taken
     return cpu.empty(logits.shape, logits.dtype, like=logits)
 
