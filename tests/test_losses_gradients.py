@@ -158,7 +158,7 @@ def test_megatrons_smoothing_is_its_formula(classes: int) -> None:
     share = np.full((4, classes), e / (classes - 1))
     share[np.arange(4), targets] = 1 - e
     np.testing.assert_allclose(gradient, np.exp(log_p) - share, rtol=0, atol=64 * U)
-    with pytest.raises(ValueError, match="label_smoothing is 0.6 with smoothing='megatron'"):
+    with pytest.raises(ValueError, match=r"label_smoothing is 0\.6 with smoothing='megatron'"):
         osm.cross_entropy(np.zeros((1, 2)), [0], label_smoothing=0.6, smoothing="megatron")
     # All there is to share out.
     edge = osm.cross_entropy(np.zeros((1, 2)), [0], label_smoothing=0.5, smoothing="megatron")
