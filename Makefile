@@ -23,10 +23,10 @@ THREADS = $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)))')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test examples exhaustive scoreboard bench count lint format sanitize wheel check-neon check-avx2 clean
+.PHONY: help demo test examples exhaustive scoreboard bench bench-losses count lint format sanitize wheel check-neon check-avx2 clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.package $(VENV)/.extra-plots ## the main job: report on real scores and on 8192 x 4096, then a run
 	$(BIN)/online-softmax report examples/attention_scores.npy
@@ -37,10 +37,11 @@ demo: $(VENV)/.package $(VENV)/.extra-plots ## the main job: report on real scor
 test: $(VENV)/.package $(VENV)/.extra-test $(EXHAUSTIVE) ## the test suite, on every core
 	$(BIN)/pytest --numprocesses $(THREADS) --dist worksteal
 
-examples: $(VENV)/.package $(VENV)/.extra-examples ## attention at work: a real model, a paged cache, 65,536 tokens (QUICK=1: 8,192)
+examples: $(VENV)/.package $(VENV)/.extra-examples ## a real model, a paged cache, 65,536 tokens, a model trained (QUICK=1: shorter)
 	$(BIN)/python examples/minilm_embeddings.py
 	$(BIN)/python examples/paged_decode.py
 	$(BIN)/python examples/long_document.py $(if $(QUICK),--tokens 8192)
+	$(BIN)/python examples/train_language_model.py $(if $(QUICK),--steps 4)
 
 exhaustive: $(EXHAUSTIVE) ## every pair of 16-bit values: exp, softmax, log-sum-exp, merge (ALL=1: every kernel, QUICK=1: every 127th)
 	$(EXHAUSTIVE) --threads $(THREADS) $(if $(ALL),,--only $(EXHAUSTIVE_CHECKS)) $(if $(QUICK),--stride 127)
@@ -62,8 +63,13 @@ bench: $(VENV)/.package $(VENV)/.extra-bench ## ratios to the peers and to this 
 	$(BIN)/python -m benchmarks.choice $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.attention $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.attention_accuracy $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.losses $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.products $(BENCH_FLAGS)
 	$(if $(QUICK),,$(BIN)/online-softmax report > benchmarks/results/report.txt)
+	$(BIN)/python -m benchmarks.table $(BENCH_FLAGS) $(if $(QUICK),,--readme README.md)
+
+bench-losses: $(VENV)/.package $(VENV)/.extra-bench ## the part of `bench` on losses alone
+	$(BIN)/python -m benchmarks.losses $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.table $(BENCH_FLAGS) $(if $(QUICK),,--readme README.md)
 
 count: $(VENV)/.package $(CMAKE_READY) ## the bytes of the CPU kernels under cachegrind, held to the model (needs valgrind)

@@ -23,9 +23,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import attention_memory, record
-from benchmarks.attention_cases import COUNTED, FAMILIES, OURS, SDPA, Bar, Case, cases
+from benchmarks.attention_cases import COUNTED, FAMILIES, OURS, SDPA, Case, cases
 from benchmarks.attention_model import model_of
 from benchmarks.attention_work import build
+from benchmarks.bars import judge
 from benchmarks.contender import Absent, Contender
 from benchmarks.data import DTYPES, Array
 from benchmarks.measure import Timing, interleave, warm
@@ -34,29 +35,6 @@ from online_softmax import cpu_attention
 BUDGET = 4.0  # seconds of measuring a case; the few that have many contenders get as much for each pair
 QUICK_BUDGET = 0.001
 MEMORY = "memory"
-
-
-def judge(bar: Bar, seconds: Mapping[str, float], of_peak: float | None) -> dict[str, Any]:
-    """A bar with the value found; `value` and `reached` are None where the other side could not take part."""
-    value: float | None
-    if bar.kind == "of peak":
-        value = of_peak
-    elif bar.against not in seconds:
-        value = None
-    elif bar.kind == "faster":
-        value = seconds[bar.against] / seconds[bar.subject]
-    else:
-        value = seconds[bar.subject] / seconds[bar.against] / bar.queries_ratio
-    most = bar.kind == "at most"
-    reached = None if value is None else value <= bar.value if most else value >= bar.value
-    return {
-        "kind": bar.kind,
-        "subject": bar.subject,
-        "against": bar.against,
-        "bar": bar.value,
-        "value": value,
-        "reached": reached,
-    }
 
 
 def peak_of(case: Case) -> float:

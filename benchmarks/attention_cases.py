@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks import THREADS
+from benchmarks.bars import Bar
 
 OURS, SDPA = "ours", "sdpa"
 #: The ceiling of decoding: one read of K and V.
@@ -24,23 +25,6 @@ COUNTED = ("forward", "training", "decode")
 WINDOW = 128  # keys a query sees, its own place included
 DROPOUT = 0.1
 SPREAD = 1e3  # between the first score of a row and the last, where they rise
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One requirement on the median time of `subject`.
-
-    kind "faster": the time of `against` over the subject's is at least `value`.
-    kind "at most": the subject's over that of `against` is at most `value`; of both for one query where
-        `queries_ratio`, the subject's queries over those of `against`, is not 1.
-    kind "of peak": flops over time is at least `value` of the multiply-add peak of the same case.
-    """
-
-    kind: str
-    against: str
-    value: float
-    subject: str = OURS
-    queries_ratio: float = 1.0
 
 
 @dataclass(frozen=True)

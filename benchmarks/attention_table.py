@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from benchmarks.attention_cases import DTYPES, FAMILIES, FORMS, GRADIENTS, OURS, READ, SDPA
+from benchmarks.bars import bars_text, count
 from benchmarks.markdown import markdown
 
 Record = dict[str, Any]
@@ -46,18 +47,6 @@ _NOTES = {
 }
 
 
-def bar_text(bar: Record) -> str:
-    """What was asked, and whether and with what it was reached."""
-    asked = {
-        "faster": f"{bar['bar']:g}x",
-        "of peak": f"{bar['bar']:g} of peak",
-        "at most": f"at most {bar['bar']:g}",
-    }[bar["kind"]]
-    if bar["value"] is None:
-        return f"{asked}: not measured"
-    return f"{asked}: {'met' if bar['reached'] else 'missed'}, {bar['value']:.2f}"
-
-
 def _ms(found: Record, name: str) -> str:
     return f"{1e3 * found[name]['median']:.2f}" if name in found else "-"
 
@@ -67,10 +56,6 @@ def _ratio(found: Record, above: str, below: str, form: str = ".2f") -> str:
     if above not in found or below not in found:
         return "-"
     return format(found[above]["median"] / found[below]["median"], form)
-
-
-def _bars(bars: Iterable[Record]) -> str:
-    return "; ".join(map(bar_text, bars)) or "-"
 
 
 def _work(result: Record) -> list[str]:
@@ -90,7 +75,7 @@ def _product(result: Record) -> list[str]:
         model = result["model"]
         cells += [str(model["block_q"]), f"{model['bytes'] / MEGA:.1f}", f"{model['intensity']:.0f}"]
         cells += [f"{1e3 * model['floor']:.2f}", f"{model['over_floor']:.2f}"]
-    return [*cells, _bars(result["bars"])]
+    return [*cells, bars_text(result["bars"])]
 
 
 _PRODUCT = ["keys", "heads", "d", "mask", "dtype", "threads", "rounds"]
@@ -117,7 +102,7 @@ def _decode(results: list[Record]) -> str:
             str(sizes["batch"]), heads, str(sizes["keys"]), str(sizes["d"]), result["dtype"],
             str(result["threads"]), _ms(found, OURS), _ms(found, SDPA), f"{found[OURS]['of_peak']:.2f}",
             _ratio(found, SDPA, OURS), _ratio(both, OURS, READ),
-            f"{found[OURS]['median'] / floor:.2f}", _bars(result["bars"]),
+            f"{found[OURS]['median'] / floor:.2f}", bars_text(result["bars"]),
         ])  # fmt: skip
     headings = ["batch", "heads", "keys", "d", "dtype", "threads", "ms", "SDPA ms", "of peak", "x SDPA"]
     return markdown([*headings, "reads", "over floor", "bars"], rows, right=5)
@@ -133,7 +118,7 @@ def _beside_plain(results: list[Record], options: Iterable[str]) -> str:
             bars = [bar for bar in result["bars"] if bar["subject"] == mine]
             cells = [option or "plain", result["dtype"], _ms(found, mine), _ratio(found, mine, OURS)]
             cells += [_ms(found, theirs), _ratio(found, theirs, SDPA), _ratio(found, theirs, mine)]
-            rows.append([*cells, _bars(bars)])
+            rows.append([*cells, bars_text(bars)])
     headings = ["option", "dtype", "ms", "of plain", "SDPA ms", "of its plain", "x SDPA", "bar"]
     return markdown(headings, rows, right=2)
 
@@ -147,7 +132,7 @@ def _window(results: list[Record]) -> str:
             bars = [bar for bar in result["bars"] if bar["subject"] == name]
             cells = [str(length), result["dtype"], _ms(found, name), _ms(found, f"{SDPA} {length}")]
             cells += [_ratio(found, f"{SDPA} {length}", name, ".1f")]
-            rows.append([*cells, f"{1e6 * found[name]['median'] / length:.2f}", _bars(bars)])
+            rows.append([*cells, f"{1e6 * found[name]['median'] / length:.2f}", bars_text(bars)])
     headings = ["keys", "dtype", "ms", "SDPA ms", "x SDPA", "us a query", "bars"]
     return markdown(headings, rows, right=2)
 
@@ -174,13 +159,6 @@ _TABLES: dict[str, Callable[[list[Record]], str]] = {
 }
 
 
-def _count(lines: Iterable[Record]) -> str:
-    """How many bars were reached."""
-    reached = [bar["reached"] for line in lines for bar in line["bars"]]
-    missing = f", {reached.count(None)} not measured" if None in reached else ""
-    return f"{reached.count(True)} of {len(reached)}{missing}"
-
-
 def _machine(data: Record) -> str:
     machine, torch = data["machine"], data["versions"]["torch"]
     return f"{machine['model']} ({machine['isa']}), {data['date'][:10]}, PyTorch {torch}"
@@ -192,7 +170,7 @@ def timing(data: Record) -> str:
     parts = [
         "## Attention",
         f"{_machine(data)}. Against `scaled_dot_product_attention` on the same arrays; medians, contenders "
-        f"interleaved; batch 1 where none is named. Bars reached: {_count(results)}.",
+        f"interleaved; batch 1 where none is named. Bars reached: {count(results)}.",
     ]
     for family in FAMILIES:
         chosen = [result for result in results if result["family"] == family]
@@ -227,11 +205,11 @@ def accuracy(data: Record) -> str:
     return "\n\n".join([
         "## Accuracy of attention",
         f"{_machine(data)}. Norm of a row's error over the norm of the row in float64, of the same rounded "
-        f"operands; PyTorch's flash path beside it. Bars reached: {_count(data['results'])}.",
+        f"operands; PyTorch's flash path beside it. Bars reached: {count(data['results'])}.",
         markdown(headings, rows, right=5),
         "The greatest share of its rounding bound that any element's error takes, over all inputs of "
         f"{data['bounds'][0]['length']} keys, with and without a causal mask (at most 1; reached: "
-        f"{_count(data['bounds'])}):",
+        f"{count(data['bounds'])}):",
         _bounds(data["bounds"]),
     ])  # fmt: skip
 
@@ -253,15 +231,15 @@ def summary(data: Record, exact: Record | None) -> str:
         for dtype in DTYPES:
             chosen = [r for r in data["results"] if (r["family"], r["dtype"]) == (family, dtype)]
             if chosen and any(r["bars"] for r in chosen):
-                rows.append([_TITLES[family], dtype, *_ranges(chosen), _count(chosen)])
+                rows.append([_TITLES[family], dtype, *_ranges(chosen), count(chosen)])
     text = markdown(["work", "dtype", "x SDPA", "of peak", "bars reached"], rows, right=2)
     lead = f"{_machine(data)}. Least to greatest of all cases:"
     if exact is None:
         return f"{lead}\n\n{text}"
     errors = (
         "Errors against float64 beside those of PyTorch's flash path: "
-        f"{_count(exact['results'])} bars reached. Every element within its rounding bound: "
-        f"{_count(exact['bounds'])}."
+        f"{count(exact['results'])} bars reached. Every element within its rounding bound: "
+        f"{count(exact['bounds'])}."
     )
     return f"{lead}\n\n{text}\n\n{errors}"
 

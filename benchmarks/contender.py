@@ -14,13 +14,15 @@ class Contender:
     """`call` does the work once; `result` turns what it returned into an array of the workload's dtype.
 
     `settle`: seconds to wait after a call before another contender starts, because the worker threads of its
-    library keep spinning on their core for about that long.
+    library keep spinning on their core for about that long. `prepare`: what has to be done before each call
+    and is not timed.
     """
 
     name: str
     call: Callable[[], Any]
     result: Callable[[Any], Array]
     settle: float = 0.001
+    prepare: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ class Timing:
 
 def seconds(contender: Contender) -> float:
     """One call, the release of a fresh result included: who allocates pays for it."""
+    if contender.prepare is not None:
+        contender.prepare()
     start = time.perf_counter()
     contender.call()
     return time.perf_counter() - start
@@ -96,4 +98,6 @@ def interleave(
 
 def warm(contender: Contender) -> Any:
     """The first call of a contender, with its result."""
+    if contender.prepare is not None:
+        contender.prepare()
     return contender.result(contender.call())

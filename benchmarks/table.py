@@ -2,11 +2,11 @@
 
     python -m benchmarks.table [--name rows] [--readme README.md] [--quick]
 
-Writes results/table.md and results/softmax.svg; the tables of attention.json and attention_accuracy.json
-stand last, where these are there. With --readme it also puts the table without them between the lines
-`<!-- benchmarks: begin -->` and `<!-- benchmarks: end -->` of that file, and results/report.txt, what
-`online-softmax report` printed, between those of `report`, and the summary of attention between those of
-`attention`, so that no figure is copied by hand.
+Writes results/table.md and results/softmax.svg; the tables of attention.json, attention_accuracy.json and
+losses.json stand last, where these are there. With --readme it also puts the table without them between the
+lines `<!-- benchmarks: begin -->` and `<!-- benchmarks: end -->` of that file, and results/report.txt, what
+`online-softmax report` printed, between those of `report`, and the summaries of attention and of the losses
+between those of `attention` and `losses`, so that no figure is copied by hand.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import attention_table, record
+from benchmarks import attention_table, losses_table, record
 from benchmarks.cases import JAX, ORT_OUT, OURS_OUT, SCIPY, TORCH_OUT
 from benchmarks.markdown import markdown
 
@@ -190,6 +190,8 @@ def main() -> None:
     timed, exact = (record.read(name, arguments.quick) for name in ("attention", "attention_accuracy"))
     more = [] if timed is None else [attention_table.timing(timed)]
     more += [] if exact is None else [attention_table.accuracy(exact)]
+    losses = record.read("losses", arguments.quick)
+    more += [] if losses is None else [losses_table.tables(losses)]
     (folder / "table.md").write_text("\n\n".join([text, *more]) + "\n")
     if importlib.util.find_spec("matplotlib") is None:
         print("matplotlib not installed: no figure")
@@ -202,6 +204,8 @@ def main() -> None:
             into_readme(arguments.readme, "report", f"```text\n{report.read_text().rstrip()}\n```")
         if timed is not None:
             into_readme(arguments.readme, "attention", attention_table.summary(timed, exact))
+        if losses is not None:
+            into_readme(arguments.readme, "losses", losses_table.summary(losses))
     print(f"wrote {folder / 'table.md'}")
 
 
