@@ -33,7 +33,11 @@ OSM_INLINE void pack_turned(const char* p, int64_t line, int64_t here, int64_t s
         row[i] = from;
       } else {
         row[i] = wide[lane < lanes ? i : 0];
-        if (lane < lanes) widen_row(from, steps, wide[i]);
+        if (lane < lanes) {
+          for (int64_t at = 0; at < steps * (int64_t)sizeof(T); at += 64)
+            __builtin_prefetch((const char*)from + W * line + at);
+          widen_row(from, steps, wide[i]);
+        }
       }
     }
     constexpr int last = lanes - (groups - 1) * W;
@@ -42,6 +46,8 @@ OSM_INLINE void pack_turned(const char* p, int64_t line, int64_t here, int64_t s
     for (; c + W <= steps; c += W) {
       V block[W];
       load_turned(row, c, block);
+      if constexpr (plain)
+        _Pragma("GCC unroll 16") for (int i = 0; i < W; ++i) __builtin_prefetch((const char*)(row[i] + c) + W * line);
       _Pragma("GCC unroll 16") for (int i = 0; i < W; ++i) {
         // With one group alone what is stored past a step's lanes is stored over by the next step's.
         if (groups == 1 || last == W || g + 1 < groups) {
@@ -58,6 +64,8 @@ OSM_INLINE void pack_turned(const char* p, int64_t line, int64_t here, int64_t s
   }
 }
 
+constexpr int64_t kAheadOfSteps = 8;
+
 // Steps whose elements are adjacent: some strips at a time, so that a step reads a few cache lines in a row.
 template <class T, class V, int lanes>
 OSM_INLINE void pack_straight(const char* p, int64_t step, int64_t count, int64_t steps, typename V::Scalar* out) {
@@ -69,6 +77,8 @@ OSM_INLINE void pack_straight(const char* p, int64_t step, int64_t count, int64_
     const int64_t here = count - first < most ? count - first : most, whole = here / lanes;
     const char* from = p + first * (int64_t)sizeof(T);
     for (int64_t c = 0; c < steps; ++c, from += step) {
+      for (int64_t at = 0; at < here * (int64_t)sizeof(T); at += 64)
+        __builtin_prefetch(from + kAheadOfSteps * step + at);
       const S* row = wide;
       if constexpr (plain)
         row = (const S*)from;

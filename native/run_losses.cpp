@@ -299,7 +299,7 @@ class Runner {
   Finished finished(int64_t i, const LossStats& stats) const {
     if (!part) return finish(stats.m, stats.s, stats.target);
     Finished f = finish(p.whole_m[i], p.whole_s[i], p.whole_target[i]);
-    f.share = std::exp(std::isfinite(p.whole_m[i]) ? (stats.m - p.whole_m[i]) - f.above : stats.m - f.lse);
+    f.share = std::exp(p.whole_m[i] == -HUGE_VAL ? stats.m - f.lse : (stats.m - p.whole_m[i]) - f.above);
     return f;
   }
   double by_row(int64_t i) const { return p.row_weights ? p.row_weights[i] : 1.0; }
@@ -312,7 +312,7 @@ class Runner {
     if (p.lse) p.lse[i] = f.lse;
     if (p.entropy) p.entropy[i] = entropy(stats, f);
     if (p.rank) p.rank[i] = t >= 0 ? stats.rank : -1;
-    if (p.divergence) p.divergence[i] = divergence(b, row, f.lse);
+    if (p.divergence) p.divergence[i] = divergence(b, row, stats.m, f.above);
     for (int64_t k = 0; k < p.tokens_count; ++k) {
       const int64_t token = p.tokens[i * p.tokens_count + k];
       p.log_probabilities[i * p.tokens_count + k] =
@@ -358,23 +358,23 @@ class Runner {
   }
 
   // Sum of p * (log p - log q), where p is 0 nothing.
-  double divergence(const Batch& b, int64_t row, double lse) const {
+  double divergence(const Batch& b, int64_t row, double m, double above) const {
     constexpr int64_t piece = 256;
     const int64_t bytes = (int64_t)dtype_size(working);
     const char *x = b.x(row), *y = b.other + row * b.other_stride;
     State q;
     for (int64_t i = 0; i < cols; i += kSegment)
       q = merge(q, to_state(rows_of_working->state(y + i * bytes, std::min(kSegment, cols - i))));
-    const double lse_q = q.m + std::log(q.s);
+    const double above_q = std::log(q.s);
     if (!std::isfinite(q.m)) return std::nan("");
     double sum = 0, zx[piece], zy[piece], e[piece];
     for (int64_t i = 0; i < cols; i += piece) {
       const int64_t n = std::min(piece, cols - i);
       rows_of_working->widen(x + i * bytes, zx, n), rows_of_working->widen(y + i * bytes, zy, n);
-      p.isa->kernels[(int)Dtype::f64].exps((const char*)zx, e, n, lse);
-      for (int64_t k = 0; k < n; ++k) sum += e[k] > 0 ? e[k] * ((zx[k] - lse) - (zy[k] - lse_q)) : 0;
+      p.isa->kernels[(int)Dtype::f64].exps((const char*)zx, e, n, m);
+      for (int64_t k = 0; k < n; ++k) sum += e[k] > 0 ? e[k] * (((zx[k] - m) - above) - ((zy[k] - q.m) - above_q)) : 0;
     }
-    return sum;
+    return std::exp(-above) * sum;
   }
 
   void keep_parts(int64_t i, const LossStats& stats) const {

@@ -67,31 +67,34 @@ OSM_INLINE void log1p_of(F64 (&t)[n]) {
   }
 }
 
-// log(1 + e) = 2 * atanh(e / (2 + e)), 0 <= e <= 1: no exponent to take apart. In full, or to 2^-36.
-template <bool full>
-struct Log1p;
+// log(1 + e) = 2 * atanh(e / (2 + e)), 0 <= e <= 1: no exponent to take apart. For results of the format T: in full, to
+// 2^-36, and in float to 2^-26.
+template <class T>
+struct Log1p {
+  static constexpr float c[] = {0x1.55554cp-2f, 0x1.99ad6cp-3f, 0x1.21249ap-3f, 0x1.12f598p-3f};
+};
 template <>
-struct Log1p<true> {
+struct Log1p<double> {
   static constexpr double c[] = {0x1.5555555555555p-2, 0x1.9999999999944p-3, 0x1.2492492499d46p-3, 0x1.c71c71bedea97p-4,
                                  0x1.745d19937b1fcp-4, 0x1.3b13515f6f9efp-4, 0x1.111abdc8abe16p-4, 0x1.e0a2d581ab68fp-5,
                                  0x1.bc37f0140c19ep-5, 0x1.32e0d25c9c761p-5, 0x1.401d3e65cdc48p-4};
 };
 template <>
-struct Log1p<false> {
+struct Log1p<float> {
   static constexpr double c[] = {0x1.55555553e7594p-2, 0x1.9999a0d3dcfedp-3, 0x1.248f579c7d0d0p-3,
                                  0x1.c7fb3587cdba6p-4, 0x1.65ad56d9e0064p-4, 0x1.a9bafb0c93ac9p-4};
 };
-template <bool full, int n>
-OSM_INLINE void log1p_below_1(F64 (&e)[n]) {
-  using K = Log1p<full>;
+template <class T, int n, class V>
+OSM_INLINE void log1p_below_1(V (&e)[n]) {
+  using K = Log1p<T>;
   constexpr int last = sizeof(K::c) / sizeof(K::c[0]) - 1;
-  F64 r[n], r2[n], q[n];
-  OSM_EACH r[i] = div(e[i], add(F64::set(2), e[i]));
+  V r[n], r2[n], q[n];
+  OSM_EACH r[i] = div(e[i], add(V::set(2), e[i]));
   OSM_EACH r2[i] = mul(r[i], r[i]);
-  OSM_EACH q[i] = F64::set(K::c[last]);
-  _Pragma("GCC unroll 16") for (int k = last - 1; k >= 0; --k) OSM_EACH q[i] = fma(q[i], r2[i], F64::set(K::c[k]));
+  OSM_EACH q[i] = V::set(K::c[last]);
+  _Pragma("GCC unroll 16") for (int k = last - 1; k >= 0; --k) OSM_EACH q[i] = fma(q[i], r2[i], V::set(K::c[k]));
   OSM_EACH {
-    const F64 twice = add(r[i], r[i]);
+    const V twice = add(r[i], r[i]);
     e[i] = fma(mul(twice, r2[i]), q[i], twice);
   }
 }

@@ -104,7 +104,7 @@ def main() -> None:
     coefficients, error = fit_log2(4)
     print(f"log2(1 + t) degree 4 (avx512_log16.cpp): error {error:.2e}")
     print("    " + ", ".join(f"{c:.8g}" for c in coefficients))
-    for degree in (5, 10):
+    for degree in (3, 5, 10):
         coefficients, error = fit_log1p(degree)
         print(f"log(1 + e) degree {degree} (scans_double.inl.h): relative error {error:.2e}")
         print("    " + ", ".join(c.hex() for c in coefficients))

@@ -15,6 +15,7 @@ from helpers import FORMATS, assert_close, assert_same_bits
 from loss_cases import INF, NAN, chosen, every_format, every_isa, hold, limits, operands, pairs, truth
 
 import online_softmax as osm
+from online_softmax import cpu
 
 RICH = {"label_smoothing": 0.1, "z_loss": 0.01, "reduction": "none"}
 
@@ -70,7 +71,7 @@ def test_sizes(fmt: str, isa: str) -> None:
 @every_isa
 @every_format
 def test_long_rows(fmt: str, isa: str) -> None:
-    for n in LONG:
+    for n in LONG if isa == cpu.default_isa() else LONG[1:3]:
         logits, targets = operands(fmt, (2, n), seed=n)
         targets[:] = n - 1, 0
         hold(logits, targets, isa=isa, label=f"{n}")

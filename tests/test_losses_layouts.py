@@ -6,9 +6,12 @@ Ids (B...) name reports of faults in other libraries, which are kept with the pr
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
-from helpers import assert_same_bits
+from helpers import EXP_UNITS, EXP_UNITS_OF_16_BITS, LOG_UNITS, assert_close, assert_same_bits
 from loss_cases import INF, NAN, Array, every_format, every_isa, hold, operands
 
 import online_softmax as osm
@@ -22,7 +25,7 @@ RICH = {"label_smoothing": 0.1, "z_loss": 0.01, "reduction": "none"}
 @every_isa
 @every_format
 def test_threads_do_not_show_in_the_bits(fmt: str, isa: str) -> None:
-    for shape in ((9, 40_000), (300, 1000), (40_000, 9), (400_000, 1), (2, 600, 300)):
+    for shape in ((7, 40_000), (300, 800), (30_000, 9), (210_000, 1), (2, 400, 300)):
         logits, targets = operands(fmt, shape, seed=3)
         options = {"label_smoothing": 0.1, "isa": isa, "riders": ("entropy", "rank")}
         first, *others = (
@@ -175,6 +178,24 @@ def test_in_place_and_out(fmt: str, isa: str) -> None:
     assert (room[:, 36:] == 5).all()
 
 
+@pytest.mark.parametrize("fmt", ["f64", "f32", "f16"])
+def test_memory_at_odd_addresses(fmt: str) -> None:
+    """Past 8 MiB gradients go around the caches, by stores that take no address but an aligned one."""
+    for shape in ((9, 70), (150, 30_000)):
+        logits, targets = operands(fmt, shape)
+        want = osm.cross_entropy_backward(1.0, logits, targets)
+        for offset in (1, logits.itemsize // 2):
+            room = np.zeros(logits.nbytes + 8, np.uint8)
+            moved = room[offset : offset + logits.nbytes].view(logits.dtype).reshape(shape)
+            assert osm.cross_entropy_backward(1.0, logits, targets, out=moved) is moved
+            assert_same_bits(moved.copy(), want)
+            moved[...] = logits
+            osm.cross_entropy_backward(1.0, moved, targets, out=moved)
+            assert_same_bits(moved.copy(), want)
+            assert (room[:offset] == 0).all()
+            assert (room[offset + logits.nbytes :] == 0).all()
+
+
 def test_operands_are_read_only() -> None:
     for kind in ("indices", "probabilities"):
         logits, targets = operands("f32", kind=kind)
@@ -186,3 +207,80 @@ def test_operands_are_read_only() -> None:
             osm.cross_entropy_with_gradient(logits, targets, weight=given[2], row_weight=given[3], **options)
         for a, b in zip(given, before, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+# ---- calls at the same time, and shapes at the ends
+
+
+@pytest.mark.parametrize("fmt", ["f32", "bf16"])
+def test_many_threads_give_the_bits_of_one(fmt: str) -> None:
+    small, labels = operands(fmt, (6, 130))
+    large, many = operands(fmt, (40, 9000))
+    p = operands(fmt, (40, 130), "probabilities")
+    columns, at = operands(fmt, (3, 500, 130))
+    calls = [
+        lambda: osm.cross_entropy(small, labels),
+        lambda: osm.cross_entropy_backward(1.0, small, labels),
+        lambda: osm.cross_entropy_with_gradient(large, many, threads=2).gradient,
+        lambda: osm.cross_entropy_with_gradient(large, many, label_smoothing=0.1, threads=2).gradient,
+        lambda: osm.cross_entropy(large, many, riders=("entropy",), threads=2).entropy,
+        lambda: osm.cross_entropy_backward(1.0, *p),
+        lambda: osm.cross_entropy_with_gradient(columns, at, softcap=2.0).gradient,
+        lambda: osm.cross_entropy(large, many, shard=(0, 9000), label_smoothing=0.1).scores,
+        lambda: osm.cross_entropy(small, labels, kl_to=small, tokens=labels[:, None]).log_probabilities,
+    ]
+    wanted = [call() for call in calls]
+    start = threading.Barrier(8)
+
+    def work(seed: int) -> None:
+        order = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(calls)), 3))
+        start.wait()
+        for i in order:
+            assert_same_bits(np.asarray(calls[i]()), np.asarray(wanted[i]), f"call {i}")
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(work, seed) for seed in range(8)]:
+            done.result()
+
+
+@every_isa
+@every_format
+def test_a_class_alone_is_certain(fmt: str, isa: str) -> None:
+    """One class: loss 0, gradient 0, lse the logit; many rows of it go over threads."""
+    logits = operands(fmt, (250_000, 1))[0]
+    targets = np.zeros(250_000, int)
+    targets[::7] = -100
+    logits[::14] = NAN
+    made = osm.cross_entropy_with_gradient(
+        logits, targets, reduction="none", riders=("entropy", "rank"), isa=isa, threads=2, label_smoothing=0.1
+    )
+    assert (made.loss.loss == 0).all()
+    assert (made.gradient == 0).all()
+    lse, row = made.loss.lse, logits[:, 0].astype(made.loss.lse.dtype)
+    finite = ~np.isnan(row)
+    assert_same_bits(lse[targets == 0], row[targets == 0])
+    # Of an ignored row the lse is a sum like any other: an exponential, its logarithm, and what is added.
+    exp = EXP_UNITS_OF_16_BITS if logits.itemsize == 2 else EXP_UNITS
+    allowed = np.finfo(lse.dtype).eps / 2 * (exp + LOG_UNITS + 2 + 2 * np.abs(np.where(finite, row, 0)))
+    assert_close(lse, row.astype(np.float64), allowed)
+    assert (made.loss.entropy[finite] == 0).all()
+    np.testing.assert_array_equal(made.loss.rank, np.where(targets == 0, 0, -1))
+    back = osm.cross_entropy_backward(1.0, logits, targets, reduction="none", dlse=2.0, isa=isa)
+    np.testing.assert_array_equal(back[finite], np.full((finite.sum(), 1), 2))
+
+
+@every_isa
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_many_rows_of_few_classes(isa: str, classes: int) -> None:
+    logits, targets = operands("f32", (100_003, classes))
+    targets[::3] = -100
+    made = osm.cross_entropy_with_gradient(logits, targets, reduction="none", isa=isa, threads=2)
+    for i in (0, 1, 49_999, 50_002, 100_001, 100_002):
+        alone = osm.cross_entropy_with_gradient(logits[i], targets[i], reduction="none", isa=isa)
+        assert_same_bits(made.gradient[i], alone.gradient)
+        assert_same_bits(made.loss[i], alone.loss)
+    turned = osm.cross_entropy_with_gradient(
+        np.asfortranarray(logits), targets, reduction="none", isa=isa, threads=3
+    )
+    assert_same_bits(np.ascontiguousarray(turned.gradient), made.gradient)
+    assert_same_bits(turned.loss, made.loss)

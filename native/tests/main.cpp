@@ -57,6 +57,7 @@ int main(int argc, char** argv) {
   tests::test_product();
   tests::test_scans();
   tests::test_sample();
+  tests::test_losses();
   std::printf("%lld passed, %lld failed\n", (long long)tests::tally.passed, (long long)tests::tally.failed);
   return tests::tally.failed != 0;
 }

@@ -185,5 +185,6 @@ void test_attention();
 void test_product();
 void test_scans();
 void test_sample();
+void test_losses();
 
 }  // namespace tests

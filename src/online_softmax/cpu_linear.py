@@ -67,7 +67,6 @@ class Linear:
             mapped=self.rule.softcap > 0 or self.rule.inverse_temperature != 1,
             each=self.probabilities is not None,
             per_class=per_class + weights + (self.bias is not None),
-            threads=cpu.default_threads() if self.threads is None else int(self.threads),
             memory=self.memory,
         )
 

@@ -12,6 +12,9 @@ from typing import Final
 #: Tiles of classes that are tried, the first that leaves room for enough tokens is taken.
 TILES: Final = (4096, 1024, 256, 64, 16)
 ENOUGH_TOKENS: Final = 512
+#: Threads whose scratch is counted, however many there are: the pieces, and with them the order of sums, are
+#: the same on any number of threads.
+THREADS: Final = 4
 #: Of native/run_product.cpp: bytes of A packed at a time, columns of an item, rows of one that is rounded,
 #: and steps of float32.
 _PACKED, _COLUMNS, _ROUNDED, _STEPS = 256 << 10, 768, 384, 384
@@ -29,7 +32,7 @@ class Sizes:
         item: bytes of a logit. hidden_item: of an element of hidden.
         gathered: whether rows of hidden are brought together first, because others lie between them.
         mapped: softcap or temperature; each: class probabilities; per_class: arrays of doubles, one a class.
-        threads: that work at once. memory: bytes.
+        memory: bytes.
     """
 
     tokens: int
@@ -41,7 +44,6 @@ class Sizes:
     mapped: bool
     each: bool
     per_class: int
-    threads: int
     memory: int
 
     @property
@@ -51,7 +53,7 @@ class Sizes:
 
 
 def scratch(s: Sizes, tokens: int, classes: int, *, rounded: bool) -> int:
-    """Bytes that the products and the loss of a piece pack and stage, of all threads; an upper bound."""
+    """Bytes that the products and the loss of a piece pack and stage, of THREADS; an upper bound."""
     most = _STEPS * 4 // s.item
 
     def packed(m: int, n: int, k: int) -> int:
@@ -70,7 +72,7 @@ def scratch(s: Sizes, tokens: int, classes: int, *, rounded: bool) -> int:
         row += 3 * s.item * staged
     if s.each:
         row += (s.item + 8) * staged + 16 * classes
-    return s.threads * (products + row if s.mapped or s.each else max(products, row))
+    return THREADS * (products + row if s.mapped or s.each else max(products, row))
 
 
 def even(total: int, most: int) -> int:
@@ -80,8 +82,8 @@ def even(total: int, most: int) -> int:
 
 
 def _left(s: Sizes, classes: int, apart: int, *, rounded: bool) -> int:
-    """Bytes for logits and what goes with tokens. On many threads the packed operands, of some 1.5 MiB each,
-    would leave nothing: what they take past half of the memory is beside it."""
+    """Bytes for logits and what goes with tokens. What threads pack and stage past half of the memory, or
+    more than THREADS of them, is beside it."""
     staged = scratch(s, s.tokens, classes, rounded=rounded)
     return s.memory - min(staged, s.memory // 2) - apart - 8 * s.per_class * s.classes
 

@@ -86,6 +86,11 @@ class LossState:
             raise ValueError(
                 f"other was made with {other.options}: the options of this one, {self.options}, would do"
             )
+        mine, theirs = self.row_weights, other.row_weights
+        if (mine is None) != (theirs is None) or not (
+            mine is None or theirs is None or np.array_equal(mine, theirs, equal_nan=True)
+        ):
+            raise ValueError("other was made with another row_weight than this one: the same would do")
         twice = ~np.isnan(self.target) & ~np.isnan(other.target)
         if twice.any():
             at = int(np.argmax(twice))

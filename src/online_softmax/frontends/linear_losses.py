@@ -61,9 +61,9 @@ def linear_cross_entropy(
             with class probabilities.
         shard: (start, stop): weight has these classes of a larger vocabulary, bias and class_weight are
             theirs. A `LossState` is returned: see `cross_entropy`.
-        memory: bytes for all that is neither operand nor result nor a few numbers a token: tiles, and the
-            blocks of operands that each thread packs, 1.5 MiB at most. These count up to half of it: on very
-            many threads the rest comes on top.
+        memory: bytes for all that is neither operand nor result nor a few numbers a token: tiles, and what
+            threads pack of the operands, 1.5 MiB each (and some rows of logits with softcap, temperature or
+            probabilities). Four threads are counted, and up to half of the memory: the rest is on top.
 
     Returns: as `cross_entropy`: float32, float64 where products are.
 
@@ -71,8 +71,8 @@ def linear_cross_entropy(
         argument, before anything is computed. ValueError for a `memory` that holds not even one tile, or one
         row where rows are taken whole.
 
-    Cost: one product of 2 N V D flops. The bits of a row's loss depend on the row, weight and memory, never
-        on threads.
+    Cost: one product of 2 N V D flops. The bits of a row's loss depend on the row, weight, V and memory,
+        never on threads or, with reduction="none", other rows where memory has room for some hundred.
     """
     options = Options(
         class_weight, row_weight, ignore_index, label_smoothing, smoothing, z_loss, softcap, temperature,

@@ -61,8 +61,9 @@ def rules_of(options: Options, wide: np.dtype[Any]) -> Rules:
     if not 0 <= smoothing < 1:
         raise ValueError(f"label_smoothing is {o.label_smoothing}: from 0 on and below 1 would do")
     temperature = checks.number(o.temperature, "temperature")
-    if not temperature > 0 or not math.isfinite(1 / temperature):
-        raise ValueError(f"temperature is {o.temperature}: a positive number would do")
+    if not temperature > 0 or not 1 / temperature <= float(np.finfo(wide).max):
+        would = f"a positive number, whose inverse {wide.name} holds, would do"
+        raise ValueError(f"temperature is {o.temperature}: {would}")
     cap = 0.0
     if o.softcap is not None:
         cap = checks.number(o.softcap, "softcap")

@@ -229,7 +229,7 @@ def described(logits: Any, targets: Any, options: Options, axis: Any, shard: Any
     probabilities = found.probabilities
     if probabilities is not None and probabilities.dtype not in checks.SERVED:
         probabilities = checks.cast(probabilities, checks.FLOAT32)
-    # What a part smooths by is known when all parts are: here it counts whether there is any.
+    # What smoothing shares out is known when all parts are: of one part it counts whether there is any.
     rule = (rules if part is None else replace(rules, smoothing="pytorch")).rule(classes)
     problem = Problem(read, at, rule, found.index, probabilities, weights, found.row_weights)
     return Call(given, problem, shape, rules, found, weights, part)
@@ -304,7 +304,8 @@ def _gradient_memory(call: Call, out: Any, other: Array | None = None) -> Array:
         others = {"targets": call.problem.probabilities, "weight": call.problem.class_weights, "kl_to": other}
         for name, array in others.items():
             checks.apart(taken, array, name)
-    if taken is not None and taken.dtype == logits.dtype and (taken is logits or not _copied(call)):
+    fits = taken is not None and taken.dtype == logits.dtype and taken.flags.aligned
+    if taken is not None and fits and (taken is logits or not _copied(call)):
         return taken
     return cpu.empty(logits.shape, logits.dtype, like=logits)
 

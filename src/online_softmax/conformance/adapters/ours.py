@@ -10,6 +10,7 @@ from ... import cpu
 from ...attention_state import AttentionState
 from ...frontends import attention as of_numpy
 from ...frontends import linear_losses, scans
+from ...frontends import losses as losses_of
 from ...frontends import numpy as osm
 from ..cases import NotOffered
 from . import Adapter, Library, versions_of
@@ -81,7 +82,8 @@ def _functions(isa: str | None, algorithm: str) -> dict[str, Callable[..., Any]]
         return merged.m, merged.s
 
     rows = (softmax, log_softmax, logsumexp, softmax_topk, logaddexp, logcumsumexp, merge_states)
-    return {f.__name__: f for f in rows} | _linear_losses(isa, algorithm) | _attention(isa, algorithm)
+    functions = {f.__name__: f for f in rows} | _attention(isa, algorithm)
+    return functions | _losses(isa, algorithm) | _linear_losses(isa, algorithm)
 
 
 def _linear_losses(isa: str | None, algorithm: str) -> dict[str, Callable[..., Any]]:
@@ -171,3 +173,28 @@ def _attention(isa: str | None, algorithm: str) -> dict[str, Callable[..., Any]]
 
     functions = (attention, varlen_attention, decode_attention, merge_attention, attention_grad)
     return {f.__name__: f for f in functions}
+
+
+def _losses(isa: str | None, algorithm: str) -> dict[str, Callable[..., Any]]:
+    def forced() -> dict[str, Any]:
+        if algorithm not in ("auto", "online"):
+            raise NotOffered(f"has no algorithm {algorithm}: it is online alone")
+        return {"isa": isa}
+
+    def cross_entropy(
+        logits: Any, targets: Any, ignore_index: Any, label_smoothing: Any, reduction: Any, weight: Any = None
+    ) -> Any:
+        return losses_of.cross_entropy(
+            logits, targets, weight=weight, ignore_index=ignore_index, label_smoothing=label_smoothing,
+            reduction=reduction, **forced(),
+        )  # fmt: skip
+
+    def cross_entropy_grad(
+        logits: Any, targets: Any, ignore_index: Any, label_smoothing: Any, reduction: Any, weight: Any = None
+    ) -> Any:
+        return losses_of.cross_entropy_backward(
+            1.0, logits, targets, weight=weight, ignore_index=ignore_index, label_smoothing=label_smoothing,
+            reduction=reduction, **forced(),
+        )  # fmt: skip
+
+    return {f.__name__: f for f in (cross_entropy, cross_entropy_grad)}
