@@ -37,8 +37,9 @@ namespace {
 
 // Where a token's log-probability is above this, 1 - p is summed by itself: log(1 + r) keeps what log(s) would not.
 constexpr double kSharp = -0.25;
-// Relative error of a sum of float exponentials, with room: what a choice by such a sum must not hang on.
-constexpr double kSumError = 4e-6;
+// Relative error of a sum of float exponentials, some ten times what is seen: what a choice by such a sum must not hang
+// on.
+constexpr double kSumError = 1e-6;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 struct Drawn {
@@ -175,20 +176,60 @@ double exact_sum(const Row& row, double m) {
   return total;
 }
 
-// A logit that about k tokens and some more are above, from a sample of the row: -inf where it is too small to say.
-double cut_of_sample(const Row& row, int64_t k) {
-  constexpr int64_t run = 32, runs = 64;
-  const int64_t n = row.cols();
-  if (n < 4 * run * runs) return -HUGE_VAL;
-  double all[run * runs];
-  for (int64_t i = 0; i < runs; ++i) row.c.kernels.widen(row.x + i * (n / runs) * row.c.size, all + i * run, run);
-  for (double& a : all)
-    if (std::isnan(a)) a = HUGE_VAL;
-  const double share = (double)k * run * runs / (double)n;
+// What a choice of cut goes by: runs of a row, evenly spread. None of a row that is too short to need one.
+struct Glance {
+  static constexpr int64_t run = 32, runs = 64, most = run * runs;
+  double x[most];
+  int64_t n = 0;
+  double each = 1;  // tokens that one of them stands for
+
+  explicit Glance(const Row& row) {
+    const int64_t cols = row.cols();
+    if (cols < 4 * most) return;
+    n = most, each = (double)cols / (double)most;
+    for (int64_t i = 0; i < runs; ++i) row.c.kernels.widen(row.x + i * (cols / runs) * row.c.size, x + i * run, run);
+  }
+};
+
+// A logit that about k tokens and some more are above; -inf where there is none.
+double cut_for_count(const Row& row, int64_t k) {
+  Glance glance(row);
+  const double share = (double)k / glance.each;
   const int64_t rank = (int64_t)(share + 4 * std::sqrt(share) + 4);
-  if (rank >= run * runs) return -HUGE_VAL;
-  std::nth_element(all, all + rank, all + run * runs, std::greater<>());
-  return all[rank];
+  if (rank >= glance.n) return -HUGE_VAL;
+  for (double& x : glance.x)
+    if (std::isnan(x)) x = HUGE_VAL;
+  std::nth_element(glance.x, glance.x + rank, glance.x + glance.n, std::greater<>());
+  return glance.x[rank];
+}
+
+// Over the temperature: a logit below which lies about `share` of the sum of exp(z - m), and rather less. What lies
+// below a logit is made of many small terms, so a glance tells it well.
+double cut_for_share(const Row& row, double m, double share) {
+  constexpr int buckets = 256;
+  Glance glance(row);
+  if (!glance.n) return -HUGE_VAL;
+  double w[Glance::most];
+  for (double& x : glance.x) x /= row.warmth();
+  row.c.problem.isa->kernels[(int)Dtype::f64].exps((const char*)glance.x, w, glance.n, m);
+  double low = HUGE_VAL, high = -HUGE_VAL;
+  for (const double z : glance.x)
+    if (z > -HUGE_VAL) low = std::min(low, z), high = std::max(high, z);
+  low = std::max(low, high - 64);
+  const double scale = buckets / (high - low);
+  if (!(scale > 0 && scale < 1e300)) return -HUGE_VAL;
+  double sums[buckets] = {}, squares[buckets] = {};
+  for (int64_t i = 0; i < glance.n; ++i) {
+    const int b = (int)std::min(std::max((glance.x[i] - low) * scale, 0.0), (double)(buckets - 1));
+    sums[b] += w[i], squares[b] += w[i] * w[i];
+  }
+  double sum = 0, square = 0;
+  int b = 0;
+  for (; b < buckets; ++b) {
+    sum += sums[b], square += squares[b];
+    if (glance.each * (sum + 4 * std::sqrt(square)) > share) break;
+  }
+  return b ? low + b / scale : -HUGE_VAL;
 }
 
 // A little below, so that rounding to the row's format never takes it above.
@@ -222,7 +263,7 @@ class Filter {
   // The k largest. False where there is nothing to draw from.
   bool take_most() {
     const int64_t k = row_.most();
-    const double cut = cut_of_sample(row_, k);
+    const double cut = cut_for_count(row_, k);
     const bool some = cut > -HUGE_VAL && gather(lowered(cut));
     if (cut > -HUGE_VAL && !some && list_.n > 0) return false;  // NaN or +inf
     if ((!some || list_.n < k) && !gather(-HUGE_VAL)) return false;
@@ -232,20 +273,39 @@ class Filter {
     return true;
   }
 
-  // All that top_p or min_p could keep: what lies below weighs less than 1 - top_p of the whole, or less than min_p.
+  // All that top_p or min_p could keep: what weighs less than min_p is out, and what weighs less than 1 - top_p of the
+  // whole together.
   bool take_near() {
     std::vector<SamplePiece> pieces;
-    for (int64_t i = 0; i < row_.pieces(); ++i) pieces.push_back(piece_of(row_, i, false, true));
+    const bool shares = row_.reach() < 1, weighs = row_.least() > 0;
+    for (int64_t i = 0; i < row_.pieces(); ++i) pieces.push_back(piece_of(row_, i, false, weighs));
     const State law = law_of(pieces);
     if (spoilt(law) || law.m == -HUGE_VAL) return false;
-    double below = -HUGE_VAL;
-    if (row_.reach() < 1) below = std::log((1 - row_.reach()) * law.s * 0.99 / (double)row_.cols());
-    if (row_.least() > 0) below = std::max(below, std::log(row_.least()));
-    below = std::min(below, 0.0);  // rounding alone could have the greatest left out
-    if (!gather(lowered(lowered(law.m + below) * row_.warmth()))) return false;
+    about_ = row_.c.problem.dtype != Dtype::f64;
+    const double light = weighs ? law.m + std::min(std::log(row_.least()), 0.0) : -HUGE_VAL;
+    if (shares) {
+      const double share = (1 - row_.reach()) * law.s;
+      const double cut = cut_for_share(row_, law.m, share);
+      if (cut > light && near(cut) && enough(law)) return true;
+      // So low that all the tokens of the row together would weigh less.
+      const double sure = law.m + std::log(share * 0.99 / (double)row_.cols());
+      if (sure > light && near(sure) && enough(law)) return true;
+    }
+    return near(light) && (!shares || weigh_whole(law));
+  }
+  bool near(double z) {
+    if (!gather(z > -HUGE_VAL ? lowered(lowered(z) * row_.warmth()) : z)) return false;
     weigh();
-    total_ = law.s, about_ = row_.c.problem.dtype != Dtype::f64;
     return true;
+  }
+  bool weigh_whole(const State& law) {
+    total_ = law.s * std::exp(law.m - m_);
+    return true;
+  }
+  // Whether the list reaches top_p whatever the rounding of the sum. Then nothing that is left out can be kept.
+  bool enough(const State& law) {
+    weigh_whole(law);
+    return list_.total() >= row_.reach() * total_ * (1 + kSumError);
   }
 
   // The fewest of the greatest weights that reach top_p of the sum.

@@ -84,8 +84,13 @@ struct SampleList {
  private:
   void move(int64_t from, int64_t to) { z[to] = z[from], w[to] = w[from], places[to] = places[from]; }
 
+  struct Entry {
+    double value, its;
+  };
+  static bool falling(const Entry& a, const Entry& b) { return a.value > b.value; }
+
   static SampleCut last_of(const double* zs, const double* ws, int64_t count, double above, double target) {
-    std::vector<std::pair<double, double>> sorted;
+    std::vector<Entry> sorted;
     for (int64_t i = 0; i < count; ++i) sorted.push_back({zs[i], ws ? ws[i] : 1.0});
     if (!std::is_sorted(sorted.begin(), sorted.end(), falling)) std::sort(sorted.begin(), sorted.end(), falling);
     SampleCut cut{-__builtin_inf(), 0, above, above};
@@ -95,9 +100,6 @@ struct SampleList {
       cut.z = value, cut.before = cut.after, cut.after += its;
     }
     return cut;
-  }
-  static bool falling(const std::pair<double, double>& a, const std::pair<double, double>& b) {
-    return a.first > b.first;
   }
 };
 
