@@ -251,12 +251,7 @@ class Filter {
  private:
   bool gather(double cut) {
     list_.n = row_.kernels.above(row_.x, row_.cols(), cut, row_.warmth(), list_.z, list_.places);
-    m_ = -HUGE_VAL;
-    for (int64_t i = 0; i < list_.n; ++i) {
-      if (!(list_.z[i] < HUGE_VAL)) return false;
-      m_ = std::max(m_, list_.z[i]);
-    }
-    return list_.n > 0;
+    return list_.greatest(&m_);
   }
   void weigh() { row_.c.problem.isa->kernels[(int)Dtype::f64].exps((const char*)list_.z, list_.w, list_.n, m_); }
 
