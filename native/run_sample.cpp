@@ -43,7 +43,7 @@ constexpr double kSumError = 1e-6;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 struct Drawn {
-  SampleBest best{-HUGE_VAL, -HUGE_VAL, -1};
+  SampleBest best = kNoBest;
   State law;
   double log_probability = kNaN;
 };
@@ -132,9 +132,9 @@ Drawn finish(const Row& row, const std::vector<SamplePiece>& pieces) {
   Drawn drawn;
   drawn.law = law_of(pieces);
   for (const SamplePiece& piece : pieces)
-    if (piece.best.key > drawn.best.key) drawn.best = piece.best;
+    if (sample_beats(piece.best, drawn.best)) drawn.best = piece.best;
   if (spoilt(drawn.law) || drawn.best.token < 0) {
-    drawn.best = {-HUGE_VAL, -HUGE_VAL, -1};
+    drawn.best = kNoBest;
     return drawn;
   }
   if (!row.problem.keys) drawn.log_probability = log_probability(row, pieces, drawn.best, drawn.law);
@@ -153,7 +153,7 @@ Drawn greedy(const Row& row) {
   if (spoilt(drawn.law) || drawn.law.m == -HUGE_VAL) return drawn;
   const SampleJob job = row.job(found, false, true);
   const double m = drawn.law.m;
-  drawn.best = {m, m, job.first + row.kernels.find(job.x, job.n, m)};
+  drawn.best = {m, 0, m, job.first + row.kernels.find(job.x, job.n, m)};
   if (!row.problem.keys) drawn.log_probability = -row.c.kernels.log_sum(row.x, row.cols(), to_row(drawn.law));
   return drawn;
 }
@@ -322,33 +322,34 @@ class Filter {
       if (i != chosen) others += list_.w[i];
     return -std::log1p(others / list_.w[chosen]);
   }
-  Drawn drawn(int64_t chosen, double key) const {
+  Drawn drawn(int64_t chosen) const {
     Drawn d;
     if (chosen < 0) return d;
-    d.best = {key, list_.z[chosen], row_.problem.first_token + list_.places[chosen]};
+    d.best.token = row_.problem.first_token + list_.places[chosen];
     d.log_probability = log_probability(chosen);
     return d;
   }
   Drawn first_of_greatest() const {
     for (int64_t i = 0; i < list_.n; ++i)
-      if (list_.z[i] == m_) return drawn(i, m_);
+      if (list_.z[i] == m_) return drawn(i);
     return {};
   }
   // As the kernels race: 16 bits of a token's noise tell whether it may win.
   Drawn race() const {
     const SampleNoise noise = row_.noise();
-    double best = -HUGE_VAL, limit = 64 * 0x1p16;
+    SampleBest best = kNoBest;
+    double limit = 64 * 0x1p16;
     int64_t chosen = -1;
     for (int64_t i = 0; i < list_.n; ++i) {
       const int64_t token = row_.problem.first_token + list_.places[i];
       const uint32_t leading = sample_leading_of(noise, token);
       if ((double)leading > list_.w[i] * limit) continue;
-      const double key = list_.z[i] + sample_gumbel(noise, token, leading);
-      if (!(key > best)) continue;
-      best = key, chosen = i;
-      limit = std::min(limit, std::exp(m_ - key) * 0x1p16 * (1 + 0x1p-10));
+      const SampleBest its = sample_key(list_.z[i], sample_gumbel(noise, token, leading), token);
+      if (!sample_beats(its, best)) continue;
+      best = its, chosen = i;
+      limit = std::min(limit, std::exp((m_ - its.key) - its.rest) * 0x1p16 * (1 + 0x1p-10));
     }
-    return drawn(chosen, best);
+    return drawn(chosen);
   }
 
   const Row& row_;
@@ -363,7 +364,8 @@ void put(const SampleProblem& p, int64_t row, const Drawn& d) {
     p.log_probabilities[row] = d.log_probability;
     return;
   }
-  p.keys[row] = d.best.key, p.logits[row] = d.best.logit, p.m[row] = d.law.m, p.s[row] = d.law.s;
+  p.keys[row] = d.best.key, p.rests[row] = d.best.rest, p.logits[row] = d.best.logit, p.m[row] = d.law.m,
+  p.s[row] = d.law.s;
 }
 
 }  // namespace
