@@ -123,7 +123,7 @@ def positive(text: str) -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--file", type=Path, help="a text in UTF-8, instead of Python's own reference")
-    parser.add_argument("--steps", type=positive, default=60)
+    parser.add_argument("--steps", type=positive, default=50)
     parser.add_argument("--tokens", type=positive, default=1024, help="of a step; default 1024")
     parser.add_argument("--features", type=positive, default=128, help="of the hidden layer; default 128")
     parser.add_argument("--seed", type=int, default=0)
