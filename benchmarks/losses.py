@@ -42,7 +42,7 @@ from benchmarks.losses_cases import (
 )
 from benchmarks.measure import ONCE, Timing, interleave, settle
 
-BUDGET = 12.0  # seconds of measuring a case, more where a call is slow
+BUDGET = 8.0  # seconds of measuring a case, more where a call is slow
 QUICK_BUDGET = 0.001
 MEMORY, ACCURACY = "memory", "accuracy"
 

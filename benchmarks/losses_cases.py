@@ -48,6 +48,8 @@ LINEAR_BARS: dict[str, dict[str, tuple[str, float, float | None]]] = {
 }
 SAMPLE_FASTER, SAMPLE_OF_READ = 5.0, 0.6
 
+#: Rows of the cases of "loss" that torch.compile takes part in: it compiles for as long as others measure.
+COMPILED_ROWS = 4096
 #: Tokens of `linear` that a slow machine may take instead of the whole.
 TOKENS = (2048, 1024, 512, 256, 128, 64)
 

@@ -21,7 +21,7 @@ from benchmarks.losses_work import NO_TORCH, Ceilings, Entry, targets_of, wide
 from benchmarks.peers import TORCH_SETTLE
 
 #: Seconds that the contenders of a case may take together, one call each.
-SECONDS = 90.0
+SECONDS = 80.0
 COMPARED = 8
 
 

@@ -236,8 +236,18 @@ def accuracy(lines: list[Record]) -> str:
             found = line["errors"].get(name, {})
             cells += [f"{found['share']:.2g}" if "share" in found else "-"]
             cells += [f"{found['ulps']:.3g}" if "ulps" in found else "-"]
-        rows.append([*cells, bars_text(line["bars"])])
-    headings = ["logits", "dtype", "result", "of the bound", "ulps", "PyTorch's of the bound", "ulps", "bars"]
+        reached = {True: "met", False: "missed"}
+        rows.append([*cells, "; ".join(reached[bar["reached"]] for bar in line["bars"])])
+    headings = [
+        "logits",
+        "dtype",
+        "result",
+        "of the bound",
+        "ulps",
+        "PyTorch's of the bound",
+        "ulps",
+        "within the bound",
+    ]
     return markdown(headings, rows, right=3)
 
 

@@ -18,6 +18,7 @@ from benchmarks.contender import Absent, Contender
 from benchmarks.data import DTYPES, Array, like
 from benchmarks.losses_cases import (
     COMPILED,
+    COMPILED_ROWS,
     COPIES,
     JAX,
     OPTIONS,
@@ -162,7 +163,10 @@ def _torch_entries(x: Array, t: Array, quick: bool) -> list[Entry]:
         Contender(TORCH, call(function), sampled, TORCH_SETTLE),
         Contender(TORCH_FORWARD, lambda: function(fixed, targets), of_loss, TORCH_SETTLE),
     ]
-    trouble = "not tried with --quick" if quick else _compile_trouble()
+    if quick or x.shape[0] != COMPILED_ROWS:
+        trouble: str | None = "not tried with --quick" if quick else f"left out but at {COMPILED_ROWS} rows"
+    else:
+        trouble = _compile_trouble()
     if trouble is not None:
         return [*entries, Absent(COMPILED, trouble)]
     compiled = torch.compile(lambda a, b: function(a, b))

@@ -47,7 +47,8 @@ class Settings(NamedTuple):
     context: int = 8
     embedding: int = 48
     features: int = 128
-    rate: float = 4e-3
+    rate: float = 1.0
+    momentum: float = 0.9
     memory: int = 4 << 20
     seed: int = 0
 
@@ -142,7 +143,7 @@ def train(head: str, text: Corpus, given: Settings) -> Run:
     """Train a model from `given.seed` with one of the heads above; "moved 2" is "moved" with other signs."""
     torch.manual_seed(given.seed)
     model = Model(len(text.words), given)
-    optimizer = torch.optim.Adam(model.parameters(), lr=given.rate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=given.rate, momentum=given.momentum)
     kind, _, number = head.partition(" ")
     rng = torch.Generator().manual_seed(int(number or 1))
     losses, rounding, before, start = [], [], _peak(), time.perf_counter()

@@ -16,12 +16,12 @@ using Longs = std::vector<int64_t>;
 using Addresses = std::vector<uintptr_t>;
 
 // options: temperature, top_k, top_p, min_p, one number a row each. at: first row, first token. results: tokens and
-// log-probabilities, or tokens, keys, logits, m and s.
+// log-probabilities, or tokens, keys, rests, logits, m and s.
 void sample_array(const Plan& plan, int dtype, const Longs& shape, int axis, uintptr_t x, const Longs& strides,
                   const Addresses& options, uint64_t seed, uint64_t draw, const Longs& at, const Addresses& results) {
   if (shape.size() > osm::kMaxDims || strides.size() != shape.size() || options.size() != 4 || at.size() != 2 ||
-      (results.size() != 2 && results.size() != 5))
-    throw nb::value_error("strides as long as the shape, four options, two places, two or five results");
+      (results.size() != 2 && results.size() != 6))
+    throw nb::value_error("strides as long as the shape, four options, two places, two or six results");
   osm::SampleProblem p;
   p.rows.dtype = (osm::Dtype)dtype, p.rows.isa = &isa_of(plan.isa), p.rows.threads = plan.threads;
   p.rows.ndim = (int)shape.size(), p.rows.reduced = uint64_t{1} << axis, p.rows.x = (const char*)x;
@@ -33,8 +33,8 @@ void sample_array(const Plan& plan, int dtype, const Longs& shape, int axis, uin
   if (results.size() == 2) {
     p.log_probabilities = (double*)results[1];
   } else {
-    p.keys = (double*)results[1], p.logits = (double*)results[2];
-    p.m = (double*)results[3], p.s = (double*)results[4];
+    p.keys = (double*)results[1], p.rests = (double*)results[2], p.logits = (double*)results[3];
+    p.m = (double*)results[4], p.s = (double*)results[5];
   }
   nb::gil_scoped_release free;
   osm::run_sample(p);

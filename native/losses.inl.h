@@ -256,8 +256,9 @@ struct LossPipeline {
       stats.target = as_double(x(r)[t]);
       if (!(stats.target < kInf)) return false;
     }
-    // Terms at the floor stand for 0, those past the row's end too: n of them are nothing, not n times something.
-    if (stats.s <= 1.01 * (double)(job.cols + pair_of<T>()) * __builtin_exp((double)Log2e<V>::floor)) stats.s = 0;
+    // Terms at the floor stand for 0, those past the row's end too: n of them are nothing, not n times something. The
+    // floor is counted from a pivot up to log(2)/2 above m.
+    if (stats.s <= 1.5 * (double)(job.cols + pair_of<T>()) * __builtin_exp((double)Log2e<V>::floor)) stats.s = 0;
     if constexpr (rich) {
       stats.scores = hsum(riders.scores) + riders.last, stats.moment = hsum(riders.moment) * unscale<T>();
       if (!(stats.scores - stats.scores == 0 && stats.moment - stats.moment == 0)) return false;

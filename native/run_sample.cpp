@@ -1,9 +1,7 @@
 // Drawing on the CPU: rows cut into pieces, their states and best keys merged; rows with filters by a list of the
 // tokens that may be kept.
-#include "sample.h"
-
-#include "context.h"
-#include "sample_select.h"
+#include "pool.h"
+#include "sample_filter.h"
 
 namespace osm {
 namespace isa_scalar {
@@ -35,75 +33,6 @@ const SampleKernels& sample_kernels_of(const Isa& isa, Dtype dtype) {
 
 namespace {
 
-// Where a token's log-probability is above this, 1 - p is summed by itself: log(1 + r) keeps what log(s) would not.
-constexpr double kSharp = -0.25;
-// Relative error of a sum of float exponentials, with room: what a choice by such a sum must not hang on.
-constexpr double kSumError = 4e-6;
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-struct Drawn {
-  SampleBest best{-HUGE_VAL, -HUGE_VAL, -1};
-  State law;
-  double log_probability = kNaN;
-};
-
-struct Row {
-  const SampleProblem& problem;
-  const Context& c;
-  const SampleKernels& kernels;
-  int64_t number;  // row-major
-  const char* x;   // adjacent elements
-  double temperature;
-
-  Row(const SampleProblem& problem, const Context& c, const SampleKernels& kernels, int64_t number)
-      : problem(problem),
-        c(c),
-        kernels(kernels),
-        number(number),
-        x(nullptr),
-        temperature(problem.temperature[number]) {}
-
-  int64_t cols() const { return c.layout.cols; }
-  bool greedy() const { return temperature == 0; }
-  double warmth() const { return greedy() ? 1.0 : temperature; }
-  int64_t most() const { return problem.top_k && problem.top_k[number] ? problem.top_k[number] : cols(); }
-  double reach() const { return problem.top_p ? problem.top_p[number] : 1.0; }
-  double least() const { return problem.min_p ? problem.min_p[number] : 0.0; }
-  bool filtered() const { return most() < cols() || reach() < 1 || least() > 0; }
-
-  SampleNoise noise() const {
-    return sample_noise(problem.seed, problem.draw, (uint64_t)problem.first_row + (uint64_t)number);
-  }
-  // Pieces are cut at multiples of kSegment by token number, wherever the row begins.
-  int64_t pieces() const {
-    const int64_t first = problem.first_token;
-    return cols() ? (first + cols() - 1) / kSegment - first / kSegment + 1 : 0;
-  }
-  SampleJob job(int64_t piece, bool draws, bool true_maximum) const {
-    const int64_t first = problem.first_token, start = (first / kSegment + piece) * kSegment;
-    const int64_t from = std::max(first, start), to = std::min(first + cols(), start + kSegment);
-    return {x + (from - first) * c.size, to - from, from, warmth(), noise(), true_maximum, draws};
-  }
-};
-
-SamplePiece piece_of(const Row& row, int64_t i, bool draws, bool true_maximum) {
-  SamplePiece piece;
-  const SampleJob job = row.job(i, draws, true_maximum);
-  row.kernels.piece(job, &piece);
-  // The law of infinities and NaN, by the kernels that know it.
-  if (std::isnan(piece.state.s)) piece.state = row.c.kernels.state(job.x, job.n);
-  return piece;
-}
-
-bool spoilt(const State& law) { return std::isnan(law.s) || std::isnan(law.m) || law.m == HUGE_VAL; }
-
-State law_of(const std::vector<SamplePiece>& pieces) {
-  State law;
-  for (size_t i = 0; i < pieces.size(); ++i)
-    law = i ? merge(law, to_state(pieces[i].state)) : to_state(pieces[i].state);
-  return law;
-}
-
 // The log-probability of a token from the pieces' states.
 double log_probability(const Row& row, const std::vector<SamplePiece>& pieces, const SampleBest& best,
                        const State& law) {
@@ -131,9 +60,9 @@ Drawn finish(const Row& row, const std::vector<SamplePiece>& pieces) {
   Drawn drawn;
   drawn.law = law_of(pieces);
   for (const SamplePiece& piece : pieces)
-    if (piece.best.key > drawn.best.key) drawn.best = piece.best;
+    if (sample_beats(piece.best, drawn.best)) drawn.best = piece.best;
   if (spoilt(drawn.law) || drawn.best.token < 0) {
-    drawn.best = {-HUGE_VAL, -HUGE_VAL, -1};
+    drawn.best = kNoBest;
     return drawn;
   }
   if (!row.problem.keys) drawn.log_probability = log_probability(row, pieces, drawn.best, drawn.law);
@@ -152,155 +81,10 @@ Drawn greedy(const Row& row) {
   if (spoilt(drawn.law) || drawn.law.m == -HUGE_VAL) return drawn;
   const SampleJob job = row.job(found, false, true);
   const double m = drawn.law.m;
-  drawn.best = {m, m, job.first + row.kernels.find(job.x, job.n, m)};
+  drawn.best = {m, 0, m, job.first + row.kernels.find(job.x, job.n, m)};
   if (!row.problem.keys) drawn.log_probability = -row.c.kernels.log_sum(row.x, row.cols(), to_row(drawn.law));
   return drawn;
 }
-
-// ---- filters
-
-// Sum of exp(z - m) of a whole row in double.
-double exact_sum(const Row& row, double m) {
-  constexpr int64_t chunk = 256;
-  double z[chunk], e[chunk], total = 0;
-  for (int64_t i = 0; i < row.cols(); i += chunk) {
-    const int64_t n = std::min(chunk, row.cols() - i);
-    row.c.kernels.widen(row.x + i * row.c.size, z, n);
-    for (int64_t k = 0; k < n; ++k) z[k] /= row.warmth();
-    row.c.problem.isa->kernels[(int)Dtype::f64].exps((const char*)z, e, n, m);
-    double part = 0;
-    for (int64_t k = 0; k < n; ++k) part += e[k];
-    total += part;
-  }
-  return total;
-}
-
-// A logit that about k tokens and some more are above, from a sample of the row: -inf where it is too small to say.
-double cut_of_sample(const Row& row, int64_t k) {
-  constexpr int64_t run = 32, runs = 64;
-  const int64_t n = row.cols();
-  if (n < 4 * run * runs) return -HUGE_VAL;
-  double all[run * runs];
-  for (int64_t i = 0; i < runs; ++i) row.c.kernels.widen(row.x + i * (n / runs) * row.c.size, all + i * run, run);
-  for (double& a : all)
-    if (std::isnan(a)) a = HUGE_VAL;
-  const double share = (double)k * run * runs / (double)n;
-  const int64_t rank = (int64_t)(share + 4 * std::sqrt(share) + 4);
-  if (rank >= run * runs) return -HUGE_VAL;
-  std::nth_element(all, all + rank, all + run * runs, std::greater<>());
-  return all[rank];
-}
-
-// A little below, so that rounding to the row's format never takes it above.
-double lowered(double cut) { return cut == HUGE_VAL ? 0x1.fffffp127 : cut - 1e-6 * std::fabs(cut) - 1e-40; }
-
-class Filter {
- public:
-  Filter(const Row& row, char* room) : row_(row), list_(room, row.cols()) {}
-
-  static int64_t room(int64_t cols) { return SampleList::room(cols); }
-
-  Drawn draw() {
-    if (!(row_.most() < row_.cols() ? take_most() : take_near())) return {};
-    if (row_.reach() < 1) take_reach();
-    if (row_.least() > 0) list_.keep_weights(row_.least());
-    return row_.greedy() ? first_of_greatest() : race();
-  }
-
- private:
-  bool gather(double cut) {
-    list_.n = row_.kernels.above(row_.x, row_.cols(), cut, row_.warmth(), list_.z, list_.places);
-    m_ = -HUGE_VAL;
-    for (int64_t i = 0; i < list_.n; ++i) {
-      if (!(list_.z[i] < HUGE_VAL)) return false;
-      m_ = std::max(m_, list_.z[i]);
-    }
-    return list_.n > 0;
-  }
-  void weigh() { row_.c.problem.isa->kernels[(int)Dtype::f64].exps((const char*)list_.z, list_.w, list_.n, m_); }
-
-  // The k largest. False where there is nothing to draw from.
-  bool take_most() {
-    const int64_t k = row_.most();
-    const double cut = cut_of_sample(row_, k);
-    const bool some = cut > -HUGE_VAL && gather(lowered(cut));
-    if (cut > -HUGE_VAL && !some && list_.n > 0) return false;  // NaN or +inf
-    if ((!some || list_.n < k) && !gather(-HUGE_VAL)) return false;
-    if (list_.n > k) list_.keep(list_.select(nullptr, (double)k));
-    weigh();
-    total_ = list_.total();
-    return true;
-  }
-
-  // All that top_p or min_p could keep: what lies below weighs less than 1 - top_p of the whole, or less than min_p.
-  bool take_near() {
-    std::vector<SamplePiece> pieces;
-    for (int64_t i = 0; i < row_.pieces(); ++i) pieces.push_back(piece_of(row_, i, false, true));
-    const State law = law_of(pieces);
-    if (spoilt(law) || law.m == -HUGE_VAL) return false;
-    double below = -HUGE_VAL;
-    if (row_.reach() < 1) below = std::log((1 - row_.reach()) * law.s * 0.99 / (double)row_.cols());
-    if (row_.least() > 0) below = std::max(below, std::log(row_.least()));
-    below = std::min(below, 0.0);  // rounding alone could have the greatest left out
-    if (!gather(lowered(lowered(law.m + below) * row_.warmth()))) return false;
-    weigh();
-    total_ = law.s, about_ = row_.c.problem.dtype != Dtype::f64;
-    return true;
-  }
-
-  // The fewest of the greatest weights that reach top_p of the sum.
-  void take_reach() {
-    SampleCut cut = list_.select(list_.w, row_.reach() * total_);
-    if (about_) {
-      const double target = row_.reach() * total_, error = kSumError * target;
-      if (std::fabs(cut.before - target) <= error || std::fabs(cut.after - target) <= error)  // too near to say
-        cut = list_.select(list_.w, row_.reach() * exact_sum(row_, m_));
-    }
-    list_.keep(cut);
-  }
-
-  double log_probability(int64_t chosen) const {
-    const double p = (list_.z[chosen] - m_) - std::log(list_.total());
-    if (p < kSharp) return p;
-    double others = 0;
-    for (int64_t i = 0; i < list_.n; ++i)
-      if (i != chosen) others += list_.w[i];
-    return -std::log1p(others / list_.w[chosen]);
-  }
-  Drawn drawn(int64_t chosen, double key) const {
-    Drawn d;
-    if (chosen < 0) return d;
-    d.best = {key, list_.z[chosen], row_.problem.first_token + list_.places[chosen]};
-    d.log_probability = log_probability(chosen);
-    return d;
-  }
-  Drawn first_of_greatest() const {
-    for (int64_t i = 0; i < list_.n; ++i)
-      if (list_.z[i] == m_) return drawn(i, m_);
-    return {};
-  }
-  // As the kernels race: 16 bits of a token's noise tell whether it may win.
-  Drawn race() const {
-    const SampleNoise noise = row_.noise();
-    double best = -HUGE_VAL, limit = 64 * 0x1p16;
-    int64_t chosen = -1;
-    for (int64_t i = 0; i < list_.n; ++i) {
-      const int64_t token = row_.problem.first_token + list_.places[i];
-      const uint32_t leading = sample_leading_of(noise, token);
-      if ((double)leading > list_.w[i] * limit) continue;
-      const double key = list_.z[i] + sample_gumbel(noise, token, leading);
-      if (!(key > best)) continue;
-      best = key, chosen = i;
-      limit = std::min(limit, std::exp(m_ - key) * 0x1p16 * (1 + 0x1p-10));
-    }
-    return drawn(chosen, best);
-  }
-
-  const Row& row_;
-  SampleList list_;
-  double m_ = 0, total_ = 0;
-  bool about_ = false;
-};
 
 void put(const SampleProblem& p, int64_t row, const Drawn& d) {
   p.tokens[row] = d.best.token;
@@ -308,7 +92,8 @@ void put(const SampleProblem& p, int64_t row, const Drawn& d) {
     p.log_probabilities[row] = d.log_probability;
     return;
   }
-  p.keys[row] = d.best.key, p.logits[row] = d.best.logit, p.m[row] = d.law.m, p.s[row] = d.law.s;
+  p.keys[row] = d.best.key, p.rests[row] = d.best.rest, p.logits[row] = d.best.logit, p.m[row] = d.law.m,
+  p.s[row] = d.law.s;
 }
 
 }  // namespace

@@ -17,10 +17,11 @@ struct SampleProblem {
   uint64_t seed = 0, draw = 0;
   int64_t first_row = 0, first_token = 0;  // their numbers in a whole
   // Results, one a row: the token (-1: nothing to draw from) and its log-probability, or with `keys` the parts of a
-  // state that merges: the key, the token's logit over the temperature, and the law's m and s.
+  // state that merges: the key and what rounding left out of it, the token's logit over the temperature, and the law's
+  // m and s.
   int64_t* tokens = nullptr;
   double* log_probabilities = nullptr;
-  double *keys = nullptr, *logits = nullptr, *m = nullptr, *s = nullptr;
+  double *keys = nullptr, *rests = nullptr, *logits = nullptr, *m = nullptr, *s = nullptr;
 };
 void run_sample(const SampleProblem& problem);
 

@@ -17,7 +17,7 @@ template <class T>
 struct Race {
   const SampleNoise& noise;
   double temperature, reference;  // of the exponentials: exp(z - reference)
-  SampleBest best{-kInf, -kInf, -1};
+  SampleBest best = kNoBest;
   double limit;  // in units of 2^-16, over the scale of the exponentials
 
   Race(const SampleJob& job, double pivot)
@@ -28,10 +28,10 @@ struct Race {
   OSM_INLINE void meet(double x, int64_t token, uint32_t leading) {
     const double z = x / temperature;
     if (!(z > -kInf)) return;
-    const double key = z + sample_gumbel(noise, token, leading);
-    if (key > best.key) {  // tokens come in their order
-      best = {key, z, token};
-      const double time = __builtin_exp(reference - key) * 0x1p16 * unscale<T>() * kRaceMargin;
+    const SampleBest its = sample_key(z, sample_gumbel(noise, token, leading), token);
+    if (sample_beats(its, best)) {  // tokens come in their order
+      best = its;
+      const double time = __builtin_exp((reference - its.key) - its.rest) * 0x1p16 * unscale<T>() * kRaceMargin;
       if (time < limit) limit = time;
     }
   }
@@ -260,7 +260,7 @@ void sample_piece(const SampleJob& job, SamplePiece* piece) {
     if (!by_maximum && !fits) continue;
     *piece = {race.best, pivot, {pivot / job.temperature, sum * unscale<T>()}};
     if (finite(piece->state.m) && sum == sum) return;
-    piece->best = {-kInf, -kInf, -1};
+    piece->best = kNoBest;
     if (sum == sum && pivot == -kInf)
       piece->state = {-kInf, 0.0};
     else

@@ -28,24 +28,44 @@ struct SampleList {
   static int64_t room(int64_t most) { return 40 * most; }
 
   double total() const {
-    double sum = 0;
-    for (int64_t i = 0; i < n; ++i) sum += w[i];
-    return sum;
+    double sum[4] = {};
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+      for (int k = 0; k < 4; ++k) sum[k] += w[i + k];
+    for (; i < n; ++i) sum[0] += w[i];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  }
+
+  // False where there is none, or one is NaN or +inf.
+  bool greatest(double* m) const {
+    double top[4] = {-__builtin_inf(), -__builtin_inf(), -__builtin_inf(), -__builtin_inf()};
+    int bad = 0;
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+      for (int k = 0; k < 4; ++k) bad |= !(z[i + k] < __builtin_inf()), top[k] = std::max(top[k], z[i + k]);
+    for (; i < n; ++i) bad |= !(z[i] < __builtin_inf()), top[0] = std::max(top[0], z[i]);
+    *m = std::max(std::max(top[0], top[1]), std::max(top[2], top[3]));
+    return n > 0 && !bad;
   }
 
   void keep(const SampleCut& cut) {
     int64_t kept = 0, ties = 0;
+    // What stays and what goes come in no order that a branch could be foretold by.
     for (int64_t i = 0; i < n; ++i) {
-      if (z[i] < cut.z || (z[i] == cut.z && ++ties > cut.ties)) continue;
-      move(i, kept++);
+      const bool tie = z[i] == cut.z;
+      ties += tie;
+      move(i, kept);
+      kept += (z[i] > cut.z) | (tie & (ties <= cut.ties));
     }
     n = kept;
   }
   // Those that weigh at least so much.
   void keep_weights(double least) {
     int64_t kept = 0;
-    for (int64_t i = 0; i < n; ++i)
-      if (w[i] >= least) move(i, kept++);
+    for (int64_t i = 0; i < n; ++i) {
+      const bool stays = w[i] >= least;
+      move(i, kept), kept += stays;
+    }
     n = kept;
   }
 
@@ -58,8 +78,14 @@ struct SampleList {
     int64_t count = n;
     double above = 0;
     while (count > 64) {
-      const auto [low, high] = std::minmax_element(zs, zs + count);
-      const double top = *high, scale = (buckets - 1) / (top - *low);
+      double low[4] = {zs[0], zs[0], zs[0], zs[0]}, high[4] = {zs[0], zs[0], zs[0], zs[0]};
+      for (int64_t i = 0; i + 4 <= count; i += 4)
+        for (int k = 0; k < 4; ++k) low[k] = std::min(low[k], zs[i + k]), high[k] = std::max(high[k], zs[i + k]);
+      for (int64_t i = count - count % 4; i < count; ++i)
+        low[0] = std::min(low[0], zs[i]), high[0] = std::max(high[0], zs[i]);
+      const double least = std::min(std::min(low[0], low[1]), std::min(low[2], low[3]));
+      const double top = std::max(std::max(high[0], high[1]), std::max(high[2], high[3]));
+      const double scale = (buckets - 1) / (top - least);
       if (!(scale > 0 && scale < 1e300)) break;  // all equal, or too far apart or near to say
       const auto bucket = [&](double value) { return (int)((top - value) * scale); };
       double sums[buckets] = {};
@@ -69,11 +95,10 @@ struct SampleList {
       if (b == buckets) return {-__builtin_inf(), 0, above, above};
       int64_t kept = 0;
       for (int64_t i = 0; i < count; ++i) {
-        if (bucket(zs[i]) != b) continue;
         const double value = zs[i], its = weight(ws, i);
-        some_z[kept] = value;
-        if (weights) some_w[kept] = its;
-        ++kept;
+        const bool inside = bucket(value) == b;
+        some_z[kept] = value, some_w[kept] = its;
+        kept += inside;
       }
       if (kept == count) break;
       zs = some_z, ws = some_w, count = kept;
@@ -84,8 +109,13 @@ struct SampleList {
  private:
   void move(int64_t from, int64_t to) { z[to] = z[from], w[to] = w[from], places[to] = places[from]; }
 
+  struct Entry {
+    double value, its;
+  };
+  static bool falling(const Entry& a, const Entry& b) { return a.value > b.value; }
+
   static SampleCut last_of(const double* zs, const double* ws, int64_t count, double above, double target) {
-    std::vector<std::pair<double, double>> sorted;
+    std::vector<Entry> sorted;
     for (int64_t i = 0; i < count; ++i) sorted.push_back({zs[i], ws ? ws[i] : 1.0});
     if (!std::is_sorted(sorted.begin(), sorted.end(), falling)) std::sort(sorted.begin(), sorted.end(), falling);
     SampleCut cut{-__builtin_inf(), 0, above, above};
@@ -95,9 +125,6 @@ struct SampleList {
       cut.z = value, cut.before = cut.after, cut.after += its;
     }
     return cut;
-  }
-  static bool falling(const std::pair<double, double>& a, const std::pair<double, double>& b) {
-    return a.first > b.first;
   }
 };
 

@@ -80,9 +80,18 @@ static inline double sample_gumbel(const SampleNoise& noise, int64_t token, uint
 // The best of a piece: the token of the greatest key, logit / temperature + gumbel; the lower token where keys are
 // equal. token -1: nothing that could be drawn.
 struct SampleBest {
-  double key, logit;  // logit: over the temperature
+  double key, rest;  // their sum is exact: beside a great logit the noise would be lost to rounding
+  double logit;      // over the temperature
   int64_t token;
 };
+constexpr SampleBest kNoBest{-__builtin_inf(), 0, -__builtin_inf(), -1};
+static inline SampleBest sample_key(double logit, double noise, int64_t token) {
+  const double key = logit + noise, back = key - logit;
+  return {key, (logit - (key - back)) + (noise - back), logit, token};
+}
+static inline bool sample_beats(const SampleBest& a, const SampleBest& b) {
+  return a.key > b.key || (a.key == b.key && a.rest > b.rest);
+}
 // pivot and sum: of exp((x - pivot) / temperature), where m of `state` is pivot / temperature. A NaN or +inf makes the
 // state the law's.
 struct SamplePiece {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import re
 from typing import Any
 
@@ -219,6 +220,15 @@ def test_a_state_holds_the_law_of_its_shard() -> None:
     assert np.array_equal(good.merge(state).tokens, merged.tokens)
 
 
+def test_a_state_survives_pickling() -> None:
+    state = sample(noise((4, 50), FORMATS["f32"]), return_state=True)
+    again = pickle.loads(pickle.dumps(state))
+    assert np.array_equal(again.tokens, state.tokens)
+    assert np.array_equal(again.log_probabilities, state.log_probabilities)
+    assert np.array_equal(again.merge(state).tokens, state.tokens)
+    assert again.log_probabilities.dtype == np.float32
+
+
 def test_states_refuse_what_does_not_fit() -> None:
     state = sample(noise((4, 50), FORMATS["f32"]), return_state=True)
     other = sample(noise((3, 50), FORMATS["f32"]), return_state=True)
@@ -227,7 +237,7 @@ def test_states_refuse_what_does_not_fit() -> None:
     with pytest.raises(TypeError, match="other"):
         state.merge(3)
     with pytest.raises(ValueError, match="key"):
-        SampleState(state.token, state.key[:2], state.logit, state.law, np.float32)
+        SampleState(state.token, state.key[:2], state.rest, state.logit, state.law, np.float32)
     with pytest.raises(ValueError, match="states"):
         SampleState.merge_many([])
 

@@ -20,7 +20,6 @@ namespace {
 
 #include "../exp.inl.h"
 #include "../elements.inl.h"
-OSM_INLINE F32 div(F32 a, F32 b) { return {a.v / b.v}; }
 #include "../scans.inl.h"
 // clang-format on
 

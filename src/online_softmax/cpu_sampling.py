@@ -66,11 +66,12 @@ def tokens(given: Draw, *, isa: str | None = None, threads: int | None = None) -
 
 
 def parts(given: Draw, *, isa: str | None = None, threads: int | None = None) -> tuple[Array, ...]:
-    """What merges: (tokens int64, keys, logits over the temperature, m, s), the rest float64, of the rows'
-    shape. No filters. A row without a token has -1 and -inf for key and logit.
+    """What merges: (tokens int64, keys, what rounding left out of them, logits over the temperature, m, s),
+    all but the first float64, of the rows' shape. No filters. A row without a token has -1, and -inf for
+    key and logit.
 
     Cost: one read of x.
     """
-    results = np.empty(given.rows, np.int64), *(np.empty(given.rows, np.float64) for _ in range(4))
+    results = np.empty(given.rows, np.int64), *(np.empty(given.rows, np.float64) for _ in range(5))
     _run(given, results, isa, threads)
     return results

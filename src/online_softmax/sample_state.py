@@ -22,28 +22,35 @@ class SampleState:
 
     Attributes:
         token: int64, the token with the greatest key, counted in the whole; -1 where there is none.
-        key: float64, its logit over the temperature plus its noise; -inf where there is none.
+        key, rest: float64, whose sum is exactly its logit over the temperature plus its noise: key is that
+            rounded; -inf where there is none.
         logit: float64, its logit over the temperature.
         law: the `SoftmaxState` of the logits over the temperature, float64.
 
     Of temperature 0 the key is the logit itself, and the law is that of temperature 1.
     """
 
-    __slots__ = ("_dtype", "_key", "_law", "_logit", "_token")
+    __slots__ = ("_dtype", "_key", "_law", "_logit", "_rest", "_token")
 
     def __init__(
-        self, token: ArrayLike, key: ArrayLike, logit: ArrayLike, law: state.SoftmaxState, dtype: Any
+        self,
+        token: ArrayLike,
+        key: ArrayLike,
+        rest: ArrayLike,
+        logit: ArrayLike,
+        law: state.SoftmaxState,
+        dtype: Any,
     ) -> None:
         """The state with these parts; `dtype`, float32 or float64, is that of `log_probabilities`.
 
         Raises ValueError where shapes differ.
         """
-        parts = [np.array(token, np.int64), np.array(key, np.float64), np.array(logit, np.float64)]
-        for part, name in zip(parts, ("token", "key", "logit"), strict=True):
+        parts = [np.array(token, np.int64), *(np.array(part, np.float64) for part in (key, rest, logit))]
+        for part, name in zip(parts, ("token", "key", "rest", "logit"), strict=True):
             if part.shape != law.shape:
                 raise ValueError(f"{name} has shape {part.shape} where the {law.shape} of law would do")
             part.flags.writeable = False
-        self._token, self._key, self._logit = parts
+        self._token, self._key, self._rest, self._logit = parts
         self._law, self._dtype = law, np.dtype(dtype)
 
     @property
@@ -53,6 +60,10 @@ class SampleState:
     @property
     def key(self) -> Array:
         return self._key
+
+    @property
+    def rest(self) -> Array:
+        return self._rest
 
     @property
     def logit(self) -> Array:
@@ -89,12 +100,14 @@ class SampleState:
             raise TypeError(f"other is a {type(other).__name__}: a SampleState would do")
         law = self._law.merge(other._law)
         # Equal keys go to the lower token; -1 is none at all.
-        tie = (other._key == self._key) & (other._token >= 0)
+        same = other._key == self._key
+        tie = same & (other._rest == self._rest) & (other._token >= 0)
         tie &= (other._token < self._token) | (self._token < 0)
-        theirs = (other._key > self._key) | tie
+        theirs = (other._key > self._key) | (same & (other._rest > self._rest)) | tie
         token = np.where(theirs, other._token, self._token)
-        key, logit = np.where(theirs, other._key, self._key), np.where(theirs, other._logit, self._logit)
-        return type(self)(token, key, logit, law, np.promote_types(self._dtype, other._dtype))
+        key, rest = np.where(theirs, other._key, self._key), np.where(theirs, other._rest, self._rest)
+        logit = np.where(theirs, other._logit, self._logit)
+        return type(self)(token, key, rest, logit, law, np.promote_types(self._dtype, other._dtype))
 
     @classmethod
     def merge_many(cls, states: Iterable[SampleState]) -> SampleState:

@@ -89,8 +89,8 @@ def sample(
             raise ValueError(
                 f"{name} with return_state would filter a shard by itself: a call on the whole row would do"
             )
-    token, key, logit, m, s = cpu_sampling.parts(given, isa=isa, threads=threads)
-    return SampleState(token, key, logit, state.SoftmaxState(m, s), cpu.state_dtype(given.x.dtype))
+    token, key, rest, logit, m, s = cpu_sampling.parts(given, isa=isa, threads=threads)
+    return SampleState(token, key, rest, logit, state.SoftmaxState(m, s), cpu.state_dtype(given.x.dtype))
 
 
 def _served(x: Array) -> Array:
