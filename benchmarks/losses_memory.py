@@ -98,9 +98,9 @@ def child(work: str, library: str, dtype: str, rows: int, classes: int, features
     call = build(rows, classes)
     before = peak()
     made = call()
-    found = peak() - before
+    risen: int = peak() - before
     del made
-    return found
+    return risen
 
 
 def gradient_bytes(work: str, dtype: str, rows: int, classes: int, features: int) -> int:

@@ -80,6 +80,7 @@ def _jax_sample(x: Array) -> Contender:
 
     draw = jax.jit(lambda key, logits: jax.random.categorical(key, logits, axis=-1))
     key, logits = jax.random.key(0), jax.device_put(x)
+    draw(key, logits).block_until_ready()  # compiled before the first call that counts
     return Contender(JAX, lambda: draw(key, logits).block_until_ready(), tokens, POOL_SETTLE)
 
 
