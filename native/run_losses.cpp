@@ -75,7 +75,8 @@ Finished finish(double m, double s, double target) {
   const double d = s > 0 ? (m - target) + above : others - target, e = std::exp(-std::fabs(d)), more = std::log1p(e);
   const double less = e / (1 + e), most = 1 / (1 + e);
   if (d > 0) return {others + more, d + more, target, less, most, most / s, above + more};
-  return {target + more, more, target, most, less, s > 0 ? less / s : 0, (target - m) + more};
+  // Not less / s: the roundings of log(s) would come back with it.
+  return {target + more, more, target, most, less, s > 0 ? std::exp(m - target) * most : 0, (target - m) + more};
 }
 
 // In pairs: the error of the sum grows with the logarithm of n.

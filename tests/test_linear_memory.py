@@ -93,6 +93,16 @@ def test_a_budget_that_holds_nothing(call: str) -> None:
     run(int(str(error.value).split("at least ")[1].split()[0]))
 
 
+def test_a_second_sweep_that_does_not_fit_is_found_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many features: the logits of a token fit, a tile of the weight does not."""
+    products: list[int] = []
+    monkeypatch.setattr(cpu_linear_gradient, "product", lambda *a, **k: products.append(1))
+    case = Case(400, 64, 3000, BF16)
+    with pytest.raises(ValueError, match=r"memory is 20000: at least \d+ bytes, for a tile of 16 classes"):
+        osm.linear_cross_entropy_backward(1.0, case.hidden, case.weight, case.targets, memory=20_000)
+    assert not products
+
+
 CHILD = """
 import sys
 from pathlib import Path

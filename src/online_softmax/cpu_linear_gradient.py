@@ -11,6 +11,7 @@ import numpy as np
 from . import cpu, cpu_losses, linear_plan
 from .cpu_linear import Array, Linear, Rows, Upstream, loss_of, of_rows, pieces, spans
 from .cpu_product import product
+from .linear_plan import Tiles
 from .loss_rules import Whole
 
 #: Blocks whose gradients are left out together where they are negligible.
@@ -65,13 +66,13 @@ def gradients(
         statistics_of = {name: np.empty(len(to.hidden)) for name in names if name not in made}
     _first_sweep(p, rows, made | statistics_of, upstream, to, plan, tokens, whole)
     if plan.second_sweep:
-        _second_sweep(p, rows, upstream, to, whole or _whole_of(p, made | statistics_of))
+        _second_sweep(p, rows, upstream, to, plan.second_sweep, whole or _whole_of(p, made | statistics_of))
 
 
 @dataclass(frozen=True)
 class _Plan:
     chunk: int  # tokens
-    second_sweep: bool
+    second_sweep: Tiles | None
     sums: bool  # the weight's gradient is summed apart, and rounded at the end
     hidden_apart: bool  # rows of hidden's gradient are made apart
     weight_apart: bool
@@ -86,13 +87,14 @@ class _Plan:
         extra = s.features * p.wide.itemsize if hidden_apart else 0
         chunk = linear_plan.tokens_a_chunk(s, extra=extra, rounded=rounded)
         if to.weight.dtype == p.wide or (chunk >= s.tokens and not weight_apart):
-            return cls(chunk, False, False, hidden_apart, weight_apart)
+            return cls(chunk, None, False, hidden_apart, weight_apart)
         apart = s.classes * s.features * p.wide.itemsize
         enough = min(s.tokens, linear_plan.ENOUGH_TOKENS) * (s.classes * s.item + s.row_extra + extra)
         if apart + enough <= p.memory // 2:
             chunk = linear_plan.tokens_a_chunk(s, extra=extra, apart=apart, rounded=rounded)
-            return cls(chunk, False, True, hidden_apart, False)
-        return cls(chunk, True, False, hidden_apart, weight_apart)
+            return cls(chunk, None, True, hidden_apart, False)
+        tiles = linear_plan.tiles(s, of_weight=True, rounded=rounded)
+        return cls(chunk, tiles, False, hidden_apart, weight_apart)
 
 
 def _per_class(to: Gradients) -> int:
@@ -173,11 +175,10 @@ def _coefficient_sums(p: Linear) -> Array:
     return np.asarray(p.rule.sharp * found + p.rule.uniform * weights.sum())
 
 
-def _second_sweep(p: Linear, rows: Array, upstream: Upstream, to: Gradients, whole: Whole) -> None:
+def _second_sweep(
+    p: Linear, rows: Array, upstream: Upstream, to: Gradients, tiles: Tiles, whole: Whole
+) -> None:
     """The weight's gradient, tile by tile of classes, each complete and rounded once."""
-    s = p.sizes(rows, per_class=_per_class(to))
-    rounded = p.wide.itemsize == 4 and to.weight.itemsize == 2
-    tiles = linear_plan.tiles(s, of_weight=True, rounded=rounded)
     buffer = cpu.empty((tiles.tokens, tiles.classes), p.wide)
     apart = tiles.tokens < len(rows) or _apart(to.weight, p.wide, to.below is not None)
     sums = cpu.empty((tiles.classes, p.weight.shape[1]), p.wide) if apart else None
