@@ -289,7 +289,7 @@ def part(a: int, b: int, **options: Any) -> osm.LossState:
         (part(0, 10), part(10, 21, temperature=2.0), ValueError, "temperature=2.0"),
         (part(0, 10), part(10, 21, ignore_index=1), ValueError, "ignore_index=1|other targets"),
         (part(0, 10), part(10, 21, targets=np.full(7, -100)), ValueError, "other targets"),
-        (part(0, 10), part(10, 21, logits=LOGITS.astype(np.float64)), ValueError, "other was made with"),
+        (part(0, 10), part(10, 21, logits=LOGITS.astype(np.float64)), ValueError, "one format would do"),
         (part(0, 10), part(10, 21, logits=LOGITS[:3], targets=TARGETS[:3]), ValueError, r"shape \(3,\)"),
         (
             part(0, 10, targets=np.full(7, 3)),
@@ -363,8 +363,8 @@ def test_wrong_backwards_of_parts() -> None:
         ({"shard": (0, 10)}, TypeError, "state is missing"),
         ({"state": whole}, TypeError, "shard is missing"),
         ({"shard": (0, 10), "state": 3}, TypeError, "state is"),
-        ({"shard": (0, 10), "state": whole, "label_smoothing": 0.1}, ValueError, "state is of rows"),
-        ({"shard": (0, 10), "state": whole, "z_loss": 0.1}, ValueError, "state is of rows"),
+        ({"shard": (0, 10), "state": whole, "label_smoothing": 0.1}, ValueError, "label_smoothing=0.0 where"),
+        ({"shard": (0, 10), "state": whole, "z_loss": 0.1}, ValueError, "z_loss=0.0 where this one has 0.1"),
         (
             {"shard": (0, 10), "state": whole, "logits": LOGITS[:3, :10], "targets": TARGETS[:3]},
             ValueError, "state is of rows",
@@ -372,6 +372,27 @@ def test_wrong_backwards_of_parts() -> None:
     ):  # fmt: skip
         with pytest.raises(error, match=words):
             osm.cross_entropy_backward(1.0, **{**call, **change})
+
+
+def test_a_state_reduces_as_it_was_asked_to() -> None:
+    given = [part(0, 10, reduction="sum"), part(10, 21, reduction="sum")]
+    whole = osm.LossState.merge_many(given)
+    assert whole.loss() == osm.cross_entropy(LOGITS, TARGETS, reduction="sum")
+    np.testing.assert_array_equal(
+        whole.loss(reduction="none"), osm.cross_entropy(LOGITS, TARGETS, reduction="none")
+    )
+    with pytest.raises(ValueError, match="reduction='mean' where this one has 'sum'"):
+        given[0].merge(part(10, 21))
+
+
+def test_the_last_classes_may_be_missing() -> None:
+    targets = np.zeros(7, np.int64)
+    state = part(0, 10, targets=targets)
+    with pytest.raises(ValueError, match="classes is 21 where 10 were merged"):
+        state.loss(classes=21)
+    assert state.merge(part(10, 21, targets=targets)).loss(classes=21) == pytest.approx(
+        osm.cross_entropy(LOGITS, targets), rel=1e-6
+    )
 
 
 def test_names_of_options_hold_what_they_say() -> None:

@@ -225,8 +225,28 @@ def test_a_state_survives_pickling() -> None:
     again = pickle.loads(pickle.dumps(state))
     assert np.array_equal(again.tokens, state.tokens)
     assert np.array_equal(again.log_probabilities, state.log_probabilities)
-    assert np.array_equal(again.merge(state).tokens, state.tokens)
+    assert again.spans == ((0, 50),)
+    rest = sample(noise((4, 7), FORMATS["f32"]), origin=(0, 50), return_state=True)
+    assert np.array_equal(again.merge(rest).tokens, state.merge(rest).tokens)
     assert again.log_probabilities.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seed": 2}, "seed 2 where this one has 0"),
+        ({"draw": 3}, "draw 3"),
+        ({"temperature": 0.5}, "temperature"),
+        ({"origin": (1, 50)}, "first row 1"),
+        ({"origin": (0, 49)}, "tokens 49 to 56, of which 0 to 50"),
+        ({"origin": (0, 0)}, "origin="),
+    ],
+)
+def test_shards_of_different_draws_do_not_merge(change: dict[str, Any], words: str) -> None:
+    state = sample(noise((4, 50), FORMATS["f32"]), return_state=True)
+    other = sample(noise((4, 7), FORMATS["f32"]), **{"origin": (0, 50), "return_state": True, **change})
+    with pytest.raises(ValueError, match=words):
+        state.merge(other)
 
 
 def test_states_refuse_what_does_not_fit() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
@@ -61,6 +61,11 @@ class Rules:
     temperature: float
     reduction: str
     empty: str
+
+    def unlike(self, other: Rules) -> str:
+        """The first option that differs, as a message has it: what the other has, and what would do."""
+        name = next(f.name for f in fields(self) if getattr(self, f.name) != getattr(other, f.name))
+        return f"{name}={getattr(other, name)!r} where this one has {getattr(self, name)!r}: the same"
 
     def rule(self, classes: int) -> Rule:
         """For a vocabulary of so many classes.

@@ -11,6 +11,7 @@ which keeps all bits of the loss of a row that is sure of its target.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -77,15 +78,21 @@ class LossState:
         )
 
     def _check(self, other: LossState) -> None:
+        for start, stop in self.parts:
+            for a, b in other.parts:
+                if start < b and a < stop:
+                    raise ValueError(
+                        f"other has classes {a} to {b}, of which {start} to {stop} are in this one too"
+                    )
         if self.shape != other.shape or not np.array_equal(self.kept, other.kept):
             raise ValueError(
                 f"other is of rows of shape {other.shape} and of other targets than these, of {self.shape}: "
                 "states of one batch would do"
             )
-        if self.options != other.options or self.single != other.single:
-            raise ValueError(
-                f"other was made with {other.options}: the options of this one, {self.options}, would do"
-            )
+        if self.options != other.options:
+            raise ValueError(f"other was made with {self.options.unlike(other.options)} would do")
+        if self.single != other.single:
+            raise ValueError("other is of float64 logits, or this one is, and not both: one format would do")
         mine, theirs = self.row_weights, other.row_weights
         if (mine is None) != (theirs is None) or not (
             mine is None or theirs is None or np.array_equal(mine, theirs, equal_nan=True)
@@ -98,12 +105,11 @@ class LossState:
                 f"other has a target in row {at}, whose target is in these classes too: states made with the "
                 "same targets would do"
             )
-        for start, stop in self.parts:
-            for a, b in other.parts:
-                if start < b and a < stop:
-                    raise ValueError(
-                        f"other has classes {a} to {b}, of which {start} to {stop} are in this one too"
-                    )
+
+    @classmethod
+    def merge_many(cls, states: Iterable[Self]) -> Self:
+        """All of them merged in a balanced tree. ValueError where there are none; as `merge`."""
+        return law.tree(states, lambda a, b: a.merge(b))
 
     @property
     def classes(self) -> int:
@@ -115,14 +121,29 @@ class LossState:
         """Log-sum-exp of the scores of the classes seen, of `shape`; float32 (float64 for float64 logits)."""
         return self._of_rows(self._finished()[0])
 
-    def loss(self, *, reduction: str = "mean", empty: str = "nan") -> Any:
+    def loss(
+        self, *, reduction: str | None = None, empty: str | None = None, classes: int | None = None
+    ) -> Any:
         """The loss, once the whole vocabulary has been merged; see `cross_entropy`.
 
-        Raises: ValueError where classes are missing between the first and the last, an IndexError where a row
-            has a target that none of the parts has.
+        Args:
+            reduction, empty: those that the states were made with, where not said anew.
+            classes: of the whole vocabulary. Without it nobody can tell that the last classes are missing.
+
+        Raises: ValueError where classes are missing, an IndexError where a row has a target that none of the
+            parts has.
         """
-        rules = checked(replace(self.options, reduction=reduction, empty=empty))
+        rules = checked(
+            replace(
+                self.options,
+                reduction=self.options.reduction if reduction is None else reduction,
+                empty=self.options.empty if empty is None else empty,
+            )
+        )
         self._whole()
+        if classes is not None and classes != self.classes:
+            would = f"{self.classes}, or a state of all parts merged, would do"
+            raise ValueError(f"classes is {classes} where {self.classes} were merged: {would}")
         lse, of_target = self._finished()
         rule = rules.rule(self.classes)
         with np.errstate(all="ignore"):

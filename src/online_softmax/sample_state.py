@@ -6,7 +6,7 @@ of all shards is the one a draw from the whole would have found. The statistics 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -27,10 +27,13 @@ class SampleState:
         logit: float64, its logit over the temperature.
         law: the `SoftmaxState` of the logits over the temperature, float64.
 
+        made: what has to be the same in all shards (seed, draw, first row, temperature), None where unknown.
+        spans: (start, stop) of the tokens seen, ascending; empty where unknown.
+
     Of temperature 0 the key is the logit itself, and the law is that of temperature 1.
     """
 
-    __slots__ = ("_dtype", "_key", "_law", "_logit", "_rest", "_token")
+    __slots__ = ("_dtype", "_key", "_law", "_logit", "_rest", "_token", "made", "spans")
 
     def __init__(
         self,
@@ -40,6 +43,8 @@ class SampleState:
         logit: ArrayLike,
         law: state.SoftmaxState,
         dtype: Any,
+        made: Mapping[str, Any] | None = None,
+        spans: tuple[tuple[int, int], ...] = (),
     ) -> None:
         """The state with these parts; `dtype`, float32 or float64, is that of `log_probabilities`.
 
@@ -52,6 +57,7 @@ class SampleState:
             part.flags.writeable = False
         self._token, self._key, self._rest, self._logit = parts
         self._law, self._dtype = law, np.dtype(dtype)
+        self.made, self.spans = made, spans
 
     @property
     def token(self) -> Array:
@@ -94,11 +100,13 @@ class SampleState:
         """The draw from what either has seen. Shards are of one seed, draw, temperature and set of rows, with
         no token in common.
 
-        Raises TypeError where other is no SampleState, ValueError where its shape differs.
+        Raises TypeError where other is no SampleState, ValueError where its shape differs, where it was drawn
+        with another seed, draw, first row or temperature, or where it has seen a token that this one has.
         """
         if not isinstance(other, SampleState):
-            raise TypeError(f"other is a {type(other).__name__}: a SampleState would do")
+            raise TypeError(f"other is a {type(other).__name__}: a SampleState (return_state=True) would do")
         law = self._law.merge(other._law)
+        self._check(other)
         # Equal keys go to the lower token; -1 is none at all.
         same = other._key == self._key
         tie = same & (other._rest == self._rest) & (other._token >= 0)
@@ -107,12 +115,35 @@ class SampleState:
         token = np.where(theirs, other._token, self._token)
         key, rest = np.where(theirs, other._key, self._key), np.where(theirs, other._rest, self._rest)
         logit = np.where(theirs, other._logit, self._logit)
-        return type(self)(token, key, rest, logit, law, np.promote_types(self._dtype, other._dtype))
+        spans = tuple(sorted(self.spans + other.spans)) if self.spans and other.spans else ()
+        made = self.made if other.made is None else other.made
+        dtype = np.promote_types(self._dtype, other._dtype)
+        return type(self)(token, key, rest, logit, law, dtype, made, spans)
+
+    def _check(self, other: SampleState) -> None:
+        if self.made is not None and other.made is not None:
+            for name, mine in self.made.items():
+                if not np.array_equal(mine, other.made[name]):
+                    theirs = f"other was drawn with {name} {other.made[name]} where this one has {mine}"
+                    raise ValueError(f"{theirs}: the same would do")
+        for start, stop in self.spans:
+            for a, b in other.spans:
+                if start < b and a < stop:
+                    raise ValueError(
+                        f"other has tokens {a} to {b}, of which {start} to {stop} are in this one too: "
+                        "origin=(row, token) says where a shard starts"
+                    )
 
     @classmethod
-    def merge_many(cls, states: Iterable[SampleState]) -> SampleState:
+    def merge_many(cls, states: Iterable[Any]) -> SampleState:
         """All of them merged in a balanced tree. ValueError where there are none, or shapes differ."""
-        return state.tree(states, lambda a, b: a.merge(b))
+        listed = list(states)
+        for i, one in enumerate(listed):
+            if not isinstance(one, SampleState):
+                would = "a SampleState (return_state=True) would do"
+                raise TypeError(f"states[{i}] is a {type(one).__name__}: {would}")
+        merged: SampleState = state.tree(listed, lambda a, b: a.merge(b))
+        return merged
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(token={self._token!r}, key={self._key!r}, law={self._law!r})"

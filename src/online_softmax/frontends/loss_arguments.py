@@ -227,6 +227,7 @@ def _indices(
 ) -> Array:
     if given.shape != shape:
         would = f"{shape} would do for class indices, floats for class probabilities"
+        would += "; for logits whose classes are last axis=-1" if len(shape) > 1 else ""
         raise ValueError(f"targets has shape {given.shape}: {would}")
     ignored = given == ignore_index
     bad = ~ignored & (given < 0)
@@ -235,7 +236,11 @@ def _indices(
     if bad.any():
         at = np.unravel_index(int(np.argmax(bad)), given.shape)
         place = f"targets[{_places(at)}]" if shape else "targets"
-        would = f"0 to {classes - 1}" if shard is None else "classes, which are not negative"
+        would = (
+            f"0 to {classes - 1}"
+            if shard is None
+            else "numbers of the whole vocabulary, which are not negative"
+        )
         raise IndexError(
             f"{place} = {given[at]} is out of range for {classes} classes: "
             f"{would}, or ignore_index={ignore_index}, would do"

@@ -114,8 +114,8 @@ def cross_entropy(
         tokens: (rows..., k) classes whose log-probabilities are wanted, in a LossReport.
         kl_to: logits of the same shape: how far the first distribution is from theirs, in a LossReport.
         shard: (start, stop): logits has these classes of a larger vocabulary, `weight` theirs, targets are
-            numbers of the whole. A `LossState` is returned, to be merged with the others'; its loss() takes
-            reduction and empty. Class indices alone, without riders, tokens, kl_to and return_lse.
+            numbers of the whole. A `LossState` is returned, to be merged with the others'; its loss() reduces
+            as is said here, or there anew. Class indices alone, without riders, tokens, kl_to and return_lse.
 
     Returns: a number (an array for "none") in float32, in float64 for float64 logits; or as named above.
         Rows that hold NaN or +inf, or nothing but -inf, have a loss of NaN. A class of -inf whose coefficient
@@ -331,16 +331,15 @@ def whole_of(call: Call, state: LossState | None) -> Whole | None:
         raise TypeError(
             f"{name} is missing: the gradient of a part takes both shard and state, {would} would do"
         )
-    if state.shape != call.shape or state.options != shared_options(call.rules):
+    if state.shape != call.shape:
         raise ValueError(
-            f"state is of rows of shape {state.shape} and {state.options}: those of this call would do"
+            f"state is of rows of shape {state.shape}: {call.shape}, that of the targets, would do"
         )
+    # A gradient may be of another reduction than the state's own.
+    options = replace(state.options, reduction=call.rules.reduction, empty=call.rules.empty)
+    if options != call.rules:
+        raise ValueError(f"state was made with {call.rules.unlike(options)} would do")
     return state.whole()
-
-
-def shared_options(rules: Rules) -> Rules:
-    """The options that have to be the same in all parts: all but what loss() is asked with."""
-    return replace(rules, reduction="none", empty="nan")
 
 
 def _shard_state(call: Call, isa: str | None, threads: int | None) -> LossState:
@@ -370,6 +369,6 @@ def state_of(call: Call, made: dict[str, Array]) -> LossState:
         parts=(part,),
         kept=index != cpu_losses.IGNORED,
         row_weights=call.targets.row_weights,
-        options=shared_options(call.rules),
+        options=call.rules,
         single=call.wide == np.float32,
     )

@@ -46,13 +46,14 @@ def sample(
         temperature: 0, or 1e-30 to 1e30. 0 takes the greatest logit, the lowest token where several are
             equal; its filters and log-probability are those of temperature 1.
         top_k: the k greatest are kept, of equal ones the lowest tokens; None for all, as is any k from the
-            vocabulary's size on.
+            vocabulary's size on (an array of rows' options has no None).
         top_p: in (0, 1]: the fewest of the greatest are kept whose probabilities come to top_p, of equal ones
             the lowest tokens, at least one; None or 1 for all.
         min_p: in [0, 1]: those are kept whose probability is at least min_p times the greatest; None or 0 for
             all.
             Each of these four is one number, or an array that broadcasts to the rows' shape.
-        seed, draw: 0 to 2**64 - 1: a stream of draws, and which of them this is.
+        seed, draw: 0 to 2**64 - 1: a stream of draws, and which of them this is. Nothing is random unless one
+            of them changes: in a decoding loop draw is the step.
         origin: (row, token): what number the first row and the first token of this call have in a whole of
             which it is a part.
         return_state: a `SampleState` instead, to be merged with those of the other shards. No filters then:
@@ -90,7 +91,12 @@ def sample(
                 f"{name} with return_state would filter a shard by itself: a call on the whole row would do"
             )
     token, key, rest, logit, m, s = cpu_sampling.parts(given, isa=isa, threads=threads)
-    return SampleState(token, key, rest, logit, state.SoftmaxState(m, s), cpu.state_dtype(given.x.dtype))
+    first_row, first = given.origin
+    made = {
+        "seed": given.seed, "draw": given.draw, "first row": first_row, "temperature": given.temperature
+    }  # fmt: skip
+    law, dtype = state.SoftmaxState(m, s), cpu.state_dtype(given.x.dtype)
+    return SampleState(token, key, rest, logit, law, dtype, made, ((first, first + x.shape[along]),))
 
 
 def _served(x: Array) -> Array:
@@ -126,7 +132,7 @@ def _temperatures(value: Any, rows: tuple[int, ...]) -> Array:
 def _most(value: Any, rows: tuple[int, ...]) -> Array | None:
     if value is None:
         return None
-    would = "a whole number of at least 1, or None,"
+    would = "whole numbers of at least 1 (the vocabulary's size keeps all), or None,"
     given = checks.array(value, "top_k")
     if given.dtype.kind not in "iu":
         raise TypeError(f"top_k holds {given.dtype}: {would} would do")

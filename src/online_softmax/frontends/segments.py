@@ -40,6 +40,13 @@ def segment_logsumexp(
     """log(sum(exp(x))) of each group along `axis`: x's shape with the groups in place of the axis, in x's
     format.
 
+    Args:
+        x: real numbers with at least one dimension, any strides. Other axes than `axis` are features.
+        ids: integers from 0 on that do not decrease, the group of each entry of the axis.
+        offsets: integers, one more than there are groups, from 0 to the length of the axis: group g is
+            [offsets[g], offsets[g + 1]). Either ids or offsets is given.
+        num_segments: number of groups, at least ids[-1] + 1, which is the default.
+
     Returns: -inf of an empty group and of one that is all -inf; +inf and NaN as `logsumexp`. As accurate as
     `logsumexp`: within 1/4 of 0 the sum is made in double.
 
@@ -62,6 +69,7 @@ def segment_softmax(
     """exp(x) / sum(exp(x)) within each group along `axis`: x's shape and format.
 
     Args:
+        x, ids, offsets, num_segments, axis: as in `segment_logsumexp`.
         out: array of x's shape and format, written and returned: x itself, or memory apart from it.
 
     Returns: as `softmax` of each group by itself, special values included; an empty group has no entries.
