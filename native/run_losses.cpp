@@ -349,7 +349,8 @@ class Runner {
   static double entropy(const LossStats& stats, const Finished& f) {
     double sum = f.share * (stats.moment - stats.s * from_lse(stats, f));
     if (std::isfinite(f.loss_of_target)) sum -= f.here * f.loss_of_target;
-    return 0.0 - sum;
+    // Never below 0, which roundings of a sure row may fall short of. NaN stays.
+    return sum > 0 ? 0.0 : 0.0 - sum;
   }
 
   double score(const Batch& b, int64_t row, int64_t c) const {
