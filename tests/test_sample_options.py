@@ -101,6 +101,18 @@ def test_a_top_k_past_the_vocabulary_and_filters_that_keep_all_change_nothing() 
         assert np.array_equal(got.log_probabilities, plain.log_probabilities)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64])
+def test_top_k_in_any_integer_format(dtype: Any) -> None:
+    x, k = noise((5, 300), np.dtype(np.float32)), np.array([1, 2, 40, 100, 127])
+    want = sample(x, top_k=[int(n) for n in k])
+    for given in (k.astype(dtype), k.astype(dtype).astype(np.dtype(dtype).newbyteorder())):
+        got = sample(x, top_k=given)
+        np.testing.assert_array_equal(got.tokens, want.tokens)
+        np.testing.assert_array_equal(got.log_probabilities, want.log_probabilities)
+    most = np.iinfo(dtype).max
+    np.testing.assert_array_equal(sample(x[:, :90], top_k=dtype(most)).tokens, sample(x[:, :90]).tokens)
+
+
 def test_filters_draw_the_token_of_the_greatest_key_kept() -> None:
     """top_k of all but one leaves the noise of every token as it was."""
     x = noise((200, 100), FORMATS["f32"])
@@ -322,3 +334,13 @@ def test_logits_of_no_dimensions_and_of_other_kinds_are_refused() -> None:
     for bad in (np.zeros(3, complex), np.array(["a"]), np.ma.masked_array(np.zeros(3), [0, 1, 0])):
         with pytest.raises(TypeError, match=r"^logits"):
             sample(bad)
+
+
+def test_a_state_of_other_kinds_of_parts_is_refused() -> None:
+    made = sample(np.zeros((2, 3)), return_state=True)
+    parts = made.token, made.key, made.rest, made.logit
+    with pytest.raises(TypeError, match="law is a NoneType: a SoftmaxState would do"):
+        SampleState(*parts, None, np.float32)  # type: ignore[arg-type]  # which is the fault
+    for dtype in ("bogus", np.int8, np.float16, 3):
+        with pytest.raises(TypeError, match=r"dtype is .*: float32 or float64 would do"):
+            SampleState(*parts, made.law, dtype)

@@ -83,7 +83,8 @@ def sample(
     )  # fmt: skip
     if not with_state:
         tokens, found = cpu_sampling.tokens(given, isa=isa, threads=threads)
-        return Sample(tokens, found.astype(cpu.state_dtype(given.x.dtype), copy=False))
+        with np.errstate(over="ignore", under="ignore"):
+            return Sample(tokens, found.astype(cpu.state_dtype(given.x.dtype), copy=False))
     for option, name in ((top_k, "top_k"), (top_p, "top_p"), (min_p, "min_p")):
         if option is not None:
             raise ValueError(
@@ -131,7 +132,8 @@ def _most(value: Any, rows: tuple[int, ...]) -> Array | None:
     if given.dtype.kind not in "iu":
         raise TypeError(f"top_k holds {given.dtype}: {would} would do")
     _refuse("top_k", given, given >= 1, would)
-    found = _numbers(np.minimum(given, _MOST_TOKENS // 2**10), "top_k", rows, would)
+    most = min(_MOST_TOKENS // 2**10, int(np.iinfo(given.dtype).max))  # which narrow integers cannot hold
+    found = _numbers(np.minimum(given, most), "top_k", rows, would)
     return found.astype(np.int64)
 
 
