@@ -245,7 +245,8 @@ class Runner {
     kernels->rows(job);
     for (int64_t i = 0; p.y && i < n; ++i) {
       char* row = rows.plain.data() + i * cols * size;
-      if (target[(size_t)i] == kIgnored && !p.ignored_too)
+      // Not 0 * slope: an ignored row may hold NaN, and then its slopes are.
+      if (target[(size_t)i] == kIgnored && !p.d_lse)
         fill(p.dtype, row, cols, 0);
       else if (mapped)
         given->narrow(rows.first + i * rows.stride, rows.slopes.data() + i * rows.stride, row, cols);

@@ -281,3 +281,48 @@ def test_wrong_gradients_name_the_argument() -> None:
         osm.linear_cross_entropy_backward(1.0, H, W, T, filter_below=-1)
     with pytest.raises(TypeError, match="state"):
         osm.linear_cross_entropy_backward(1.0, H, W, T, shard=(0, 5))
+
+
+@pytest.mark.parametrize("parts", [[(0, 1), (1, 12)], [(2, 12), (0, 2)]])
+def test_a_part_may_be_too_small_for_megatrons_smoothing(parts: list[tuple[int, int]]) -> None:
+    """It is the whole vocabulary that the smoothing is shared out among."""
+    case = Case(9, 12, 4, np.float64, options={"label_smoothing": 0.6, "smoothing": "megatron"})
+    whole = osm.linear_cross_entropy(case.hidden, case.weight, case.targets, **case.options)
+    made = [
+        osm.linear_cross_entropy(case.hidden, case.weight[a:b], case.targets, shard=(a, b), **case.options)
+        for a, b in parts
+    ]
+    state = made[0].merge(made[1])
+    np.testing.assert_allclose(state.loss(), whole, rtol=2.0**-50)
+    want = osm.linear_cross_entropy_backward(1.0, case.hidden, case.weight, case.targets, **case.options)
+    for a, b in parts:
+        got = osm.linear_cross_entropy_backward(
+            1.0, case.hidden, case.weight[a:b], case.targets, shard=(a, b), state=state, **case.options
+        )
+        np.testing.assert_allclose(got.weight, want.weight[a:b], rtol=2.0**-46, atol=2.0**-50)
+
+
+def test_a_state_of_other_rows_or_classes_gives_no_gradient() -> None:
+    x, targets = np.random.default_rng(0).standard_normal((3, 8)), np.array([0, 5, 7])
+    state = osm.cross_entropy(x[:, :4], targets, shard=(0, 4)).merge(
+        osm.cross_entropy(x[:, 4:], targets, shard=(4, 8))
+    )
+    for logits, start, stop in ((x[:, :4], 0, 4), (x[:, 2:6], 2, 6), (x, 0, 8)):  # of parts that touch too
+        osm.cross_entropy_backward(1.0, logits, targets, shard=(start, stop), state=state)
+    weighed = osm.cross_entropy(x, targets, shard=(0, 8), row_weight=[1, 2, 3])
+    wrong: list[tuple[str, Any, Any, tuple[int, int]]] = [
+        (r"state is of the classes 0 to 4, 4 to 8: .* shard, 6 to 10,", state, targets, (6, 10)),
+        (r"state is of the classes 0 to 4, 4 to 8: .* shard, 8 to 12,", state, targets, (8, 12)),
+        ("state was made with another targets", state, [-100, 5, 7], (0, 4)),
+        ("state was made with another row_weight", weighed, targets, (0, 4)),
+    ]
+    for words, given, indices, (start, stop) in wrong:
+        out = np.full((3, 4), 7.0)
+        with pytest.raises(ValueError, match=words):
+            osm.cross_entropy_backward(1.0, x[:, :4], indices, shard=(start, stop), state=given, out=out)
+        assert (out == 7).all()
+    for name in ("m", "s", "target", "target_weight", "kept"):
+        with pytest.raises(ValueError, match="read-only"):
+            getattr(state, name)[0] = 0
+    with pytest.raises(ValueError, match=r"shard is .* up to 9223372036854775807, would do"):
+        osm.cross_entropy(x, targets, shard=(2**63, 2**63 + 8))

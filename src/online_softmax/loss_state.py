@@ -52,6 +52,14 @@ class LossState:
     options: Rules
     single: bool = field(default=True)
 
+    def __post_init__(self) -> None:
+        for name in ("m", "s", "target", "target_weight", "scores", "kept", "row_weights"):
+            values = getattr(self, name)
+            if values is not None:
+                values = values.view()
+                values.flags.writeable = False
+                object.__setattr__(self, name, values)
+
     def merge(self, other: Self) -> Self:
         """Of the classes of both.
 
@@ -86,10 +94,7 @@ class LossState:
             raise ValueError(
                 f"other was made with {other.options}: the options of this one, {self.options}, would do"
             )
-        mine, theirs = self.row_weights, other.row_weights
-        if (mine is None) != (theirs is None) or not (
-            mine is None or theirs is None or np.array_equal(mine, theirs, equal_nan=True)
-        ):
+        if not _same(self.row_weights, other.row_weights):
             raise ValueError("other was made with another row_weight than this one: the same would do")
         twice = ~np.isnan(self.target) & ~np.isnan(other.target)
         if twice.any():
@@ -104,6 +109,32 @@ class LossState:
                     raise ValueError(
                         f"other has classes {a} to {b}, of which {start} to {stop} are in this one too"
                     )
+
+    def serve(
+        self,
+        shape: tuple[int, ...],
+        kept: Array,
+        row_weights: Array | None,
+        options: Rules,
+        part: tuple[int, int],
+    ) -> None:
+        """Raises ValueError where this is not of the rows, options and classes of a call for the gradient of
+        the classes `part`."""
+        if self.shape != shape or self.options != options:
+            raise ValueError(
+                f"state is of rows of shape {self.shape} and {self.options}: those of this call would do"
+            )
+        for mine, theirs, name in (
+            (self.kept, kept, "targets"),
+            (self.row_weights, row_weights, "row_weight"),
+        ):
+            if not _same(mine, theirs):
+                raise ValueError(f"state was made with another {name} than this call has: the same would do")
+        if not any(a <= part[0] and part[1] <= b for a, b in _joined(self.parts)):
+            would = f"a state that has the classes of shard, {part[0]} to {part[1]}, would do"
+            raise ValueError(
+                f"state is of the classes {', '.join(f'{a} to {b}' for a, b in self.parts)}: {would}"
+            )
 
     @property
     def classes(self) -> int:
@@ -135,7 +166,7 @@ class LossState:
                 loss = loss + rule.z_loss * lse**2
             weights = np.ones(len(loss)) if self.row_weights is None else self.row_weights
             loss = np.where(self.kept, loss * weights, 0)
-            denominator = float((self.target_weight * weights)[self.kept].sum())
+            denominator = self.denominator()
         return reduced(loss, rules, denominator, self.shape, self._dtype)
 
     def whole(self) -> Whole:
@@ -146,7 +177,8 @@ class LossState:
     def denominator(self) -> float:
         """What a mean divides by."""
         weights = 1.0 if self.row_weights is None else self.row_weights
-        return float((self.target_weight * weights)[self.kept].sum())
+        with np.errstate(all="ignore"):
+            return float((self.target_weight * weights)[self.kept].sum())
 
     def _whole(self) -> None:
         end = 0
@@ -188,4 +220,22 @@ class LossState:
         return np.dtype(np.float32 if self.single else np.float64)
 
     def _of_rows(self, values: Array) -> Array:
-        return np.asarray(values.reshape(self.shape).astype(self._dtype))
+        with np.errstate(over="ignore", under="ignore"):
+            return np.asarray(values.reshape(self.shape).astype(self._dtype))
+
+
+def _same(mine: Array | None, theirs: Array | None) -> bool:
+    if mine is None or theirs is None:
+        return mine is theirs
+    return np.array_equal(mine, theirs, equal_nan=mine.dtype.kind == "f")
+
+
+def _joined(parts: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
+    """Ascending spans, those that touch as one."""
+    spans: list[tuple[int, int]] = []
+    for start, stop in parts:
+        if spans and spans[-1][1] == start:
+            spans[-1] = (spans[-1][0], stop)
+        else:
+            spans.append((start, stop))
+    return spans
