@@ -394,8 +394,11 @@ class Runner {
     bool nan = false;
     for (const double v : z) nan |= std::isnan(v), infinite += v == HUGE_VAL, m = std::max(m, v);
     if (nan) m = std::nan("");
-    // Classes of a part may all be out of it; the others say what becomes of the row.
-    if (part && m == -HUGE_VAL) m = 0;
+    // Classes of a part may all be out of it; the others say what becomes of the row, and where it lies.
+    if (part && m == -HUGE_VAL) {
+      const double lse = finish(p.whole_m[i], p.whole_s[i], p.whole_target[i]).lse;
+      m = std::isfinite(lse) ? lse : 0;
+    }
     LossStats stats{m, nan ? m : infinite, t >= 0 ? z[(size_t)t] : std::nan(""), 0, 0, 0, -1};
     if (std::isfinite(m)) {
       stats.s = 0, stats.rank = 0;

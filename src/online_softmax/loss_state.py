@@ -157,7 +157,8 @@ class LossState:
         lse, of_target = self._finished()
         rule = rules.rule(self.classes)
         with np.errstate(all="ignore"):
-            loss = np.where(self.target_weight == 0, 0, rule.sharp * self.target_weight * of_target)
+            weightless = (self.target_weight == 0) & ~np.isnan(of_target)
+            loss = np.where(weightless, 0, rule.sharp * self.target_weight * of_target)
             if rule.uniform and self.scores is not None:
                 rest = self.weight_sum * lse - self.scores
                 loss = loss + rule.uniform * rest
