@@ -344,3 +344,21 @@ def test_a_state_of_other_kinds_of_parts_is_refused() -> None:
     for dtype in ("bogus", np.int8, np.float16, 3):
         with pytest.raises(TypeError, match=r"dtype is .*: float32 or float64 would do"):
             SampleState(*parts, made.law, dtype)
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.9}, {"min_p": 0.5}], ids=str)
+def test_logits_past_the_range_over_their_temperature(options: dict[str, Any]) -> None:
+    x = np.array([[1e300, 2e300, 0], [-2e300, -1e300, -np.inf], [1, 2e300, 2e300], [0, 1, 2], [0, -1e300, 0]])
+    temperature = np.array([1e-10, 1e-30, 1e-10, 1e-10, 1e-10])
+    for draw in range(8):
+        made = sample(x, temperature=temperature, draw=draw, **options)
+        np.testing.assert_array_equal(made.tokens[[0, 1, 3]], [1, 1, 2])
+        assert made.tokens[2] in (1, 2)
+        assert made.tokens[4] in (0, 2)
+        np.testing.assert_array_equal(made.log_probabilities[[0, 1, 3]], 0)
+        one = sample(x[2], temperature=1e-10, origin=(2, 0), draw=draw, **options)
+        assert (one.tokens, one.log_probabilities) == (made.tokens[2], made.log_probabilities[2])
+    if options != {"top_p": 0.9}:
+        np.testing.assert_allclose(made.log_probabilities[[2, 4]], -np.log(2), rtol=2.0**-50)
+    bad = np.array([[np.nan, 1e300], [np.inf, 1e300], [-np.inf, -np.inf]])
+    np.testing.assert_array_equal(sample(bad, temperature=1e-20, **options).tokens, -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ Array = checks.Array
 #: Temperatures outside, but for 0, would take logits past the range of a float.
 _COLDEST: Final = 1e-30
 _WARMEST: Final = 1e30
+#: Logits over the temperature are kept to this.
+_GREATEST: Final = 1e307
 _WORD: Final = 1 << 64
 _MOST_TOKENS: Final = 1 << 62
 
@@ -56,7 +59,7 @@ def sample(
         origin: (row, token): what number the first row and the first token of this call have in a whole of
             which it is a part.
         return_state: a `SampleState` instead, to be merged with those of the other shards. No filters then:
-            they need the whole row.
+            they need the whole row. A logit that is past float64's range over the temperature is infinite.
 
     Returns: Sample(tokens, log_probabilities) of the rows' shape (that of logits without axis): int64, and
         the natural log of the token's probability under what was drawn from, float32 (float64 for float64
@@ -83,6 +86,9 @@ def sample(
     )  # fmt: skip
     if not with_state:
         tokens, found = cpu_sampling.tokens(given, isa=isa, threads=threads)
+        warmer = _within_range(given, tokens)
+        if warmer is not None:
+            tokens, found = cpu_sampling.tokens(warmer, isa=isa, threads=threads)
         with np.errstate(over="ignore", under="ignore"):
             return Sample(tokens, found.astype(cpu.state_dtype(given.x.dtype), copy=False))
     for option, name in ((top_k, "top_k"), (top_p, "top_p"), (min_p, "min_p")):
@@ -92,6 +98,24 @@ def sample(
             )
     token, key, rest, logit, m, s = cpu_sampling.parts(given, isa=isa, threads=threads)
     return SampleState(token, key, rest, logit, state.SoftmaxState(m, s), cpu.state_dtype(given.x.dtype))
+
+
+def _within_range(given: cpu_sampling.Draw, tokens: Array) -> cpu_sampling.Draw | None:
+    """The same draw where finite logits over the temperature were past the range of float64, or None.
+
+    Logits that great differ by far more than any temperature below 1, or not at all: one that keeps the
+    greatest within the range draws the same.
+    """
+    temperature = given.temperature.reshape(tokens.shape).copy()
+    lost = np.asarray((tokens < 0) & (temperature > 0) & (temperature < 1))
+    if given.x.dtype != checks.FLOAT64 or not lost.any():
+        return None
+    greatest = np.moveaxis(given.x, given.axis, -1)[lost].max(axis=-1)
+    warm = np.where(np.isfinite(greatest), np.abs(greatest) / _GREATEST, 0)
+    if not (warm > temperature[lost]).any():
+        return None
+    temperature[lost] = np.maximum(temperature[lost], warm)
+    return replace(given, temperature=temperature)
 
 
 def _served(x: Array) -> Array:
