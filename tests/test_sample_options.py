@@ -362,3 +362,16 @@ def test_logits_past_the_range_over_their_temperature(options: dict[str, Any]) -
         np.testing.assert_allclose(made.log_probabilities[[2, 4]], -np.log(2), rtol=2.0**-50)
     bad = np.array([[np.nan, 1e300], [np.inf, 1e300], [-np.inf, -np.inf]])
     np.testing.assert_array_equal(sample(bad, temperature=1e-20, **options).tokens, -1)
+
+
+@pytest.mark.parametrize("n", [1000, 100_000])
+def test_sums_of_long_lists_do_not_lose_bits(n: int) -> None:
+    """Filters that keep all: what adding one by one would round off grows with the tokens."""
+    x = np.rint(np.random.default_rng(0).standard_normal((16, n)))
+    plain, kept_all = sample(x), sample(x, min_p=1e-12)
+    np.testing.assert_array_equal(kept_all.tokens, plain.tokens)
+    np.testing.assert_allclose(kept_all.log_probabilities, plain.log_probabilities, rtol=8 * 2.0**-52)
+    sure = np.concatenate([np.full((1, 1), 20.0), np.zeros((1, n - 1))], axis=1)
+    made = sample(sure, min_p=1e-12, temperature=[1.0])
+    assert made.tokens == 0
+    np.testing.assert_allclose(made.log_probabilities, -np.log1p((n - 1) * np.exp(-20.0)), rtol=8 * 2.0**-52)
