@@ -246,7 +246,8 @@ class Runner {
     kernels->rows(job);
     for (int64_t i = 0; p.y && i < n; ++i) {
       char* row = rows.plain.data() + i * cols * size;
-      if (target[(size_t)i] == kIgnored && !p.ignored_too)
+      // Not 0 * slope: an ignored row may hold NaN, and then its slopes are.
+      if (target[(size_t)i] == kIgnored && !p.d_lse)
         fill(p.dtype, row, cols, 0);
       else if (mapped)
         given->narrow(rows.first + i * rows.stride, rows.slopes.data() + i * rows.stride, row, cols);
@@ -395,8 +396,11 @@ class Runner {
     bool nan = false;
     for (const double v : z) nan |= std::isnan(v), infinite += v == HUGE_VAL, m = std::max(m, v);
     if (nan) m = std::nan("");
-    // Classes of a part may all be out of it; the others say what becomes of the row.
-    if (part && m == -HUGE_VAL) m = 0;
+    // Classes of a part may all be out of it; the others say what becomes of the row, and where it lies.
+    if (part && m == -HUGE_VAL) {
+      const double lse = finish(p.whole_m[i], p.whole_s[i], p.whole_target[i]).lse;
+      m = std::isfinite(lse) ? lse : 0;
+    }
     LossStats stats{m, nan ? m : infinite, t >= 0 ? z[(size_t)t] : std::nan(""), 0, 0, 0, -1};
     if (std::isfinite(m)) {
       stats.s = 0, stats.rank = 0;

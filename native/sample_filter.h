@@ -166,9 +166,12 @@ class Filter {
   double log_probability(int64_t chosen) const {
     const double p = (list_.z[chosen] - m_) - std::log(list_.total());
     if (p < kSharp) return p;
-    double others = 0;
-    for (int64_t i = 0; i < list_.n; ++i)
-      if (i != chosen) others += list_.w[i];
+    double others = 0, lost = 0;
+    for (int64_t i = 0; i < list_.n; ++i) {
+      if (i == chosen) continue;
+      const double one = list_.w[i] - lost, next = others + one;
+      lost = (next - others) - one, others = next;
+    }
     return -std::log1p(others / list_.w[chosen]);
   }
   Drawn drawn(int64_t chosen) const {

@@ -28,12 +28,20 @@ struct SampleList {
   static int64_t room(int64_t most) { return 40 * most; }
 
   double total() const {
-    double sum[4] = {};
-    int64_t i = 0;
-    for (; i + 4 <= n; i += 4)
-      for (int k = 0; k < 4; ++k) sum[k] += w[i + k];
-    for (; i < n; ++i) sum[0] += w[i];
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    // Blocks, whose sums are added with what rounding leaves out: a list may have all tokens of the row.
+    constexpr int64_t block = 64;
+    double all = 0, lost = 0;
+    for (int64_t from = 0; from < n; from += block) {
+      const int64_t to = std::min(n, from + block);
+      double sum[4] = {};
+      int64_t i = from;
+      for (; i + 4 <= to; i += 4)
+        for (int k = 0; k < 4; ++k) sum[k] += w[i + k];
+      for (; i < to; ++i) sum[0] += w[i];
+      const double part = (sum[0] + sum[1]) + (sum[2] + sum[3]) - lost, next = all + part;
+      lost = (next - all) - part, all = next;
+    }
+    return all;
   }
 
   // False where there is none, or one is NaN or +inf.

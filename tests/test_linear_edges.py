@@ -281,3 +281,98 @@ def test_wrong_gradients_name_the_argument() -> None:
         osm.linear_cross_entropy_backward(1.0, H, W, T, filter_below=-1)
     with pytest.raises(TypeError, match="state"):
         osm.linear_cross_entropy_backward(1.0, H, W, T, shard=(0, 5))
+
+
+@pytest.mark.parametrize("parts", [[(0, 1), (1, 12)], [(2, 12), (0, 2)]])
+def test_a_part_may_be_too_small_for_megatrons_smoothing(parts: list[tuple[int, int]]) -> None:
+    """It is the whole vocabulary that the smoothing is shared out among."""
+    case = Case(9, 12, 4, np.float64, options={"label_smoothing": 0.6, "smoothing": "megatron"})
+    whole = osm.linear_cross_entropy(case.hidden, case.weight, case.targets, **case.options)
+    made = [
+        osm.linear_cross_entropy(case.hidden, case.weight[a:b], case.targets, shard=(a, b), **case.options)
+        for a, b in parts
+    ]
+    state = made[0].merge(made[1])
+    np.testing.assert_allclose(state.loss(), whole, rtol=2.0**-50)
+    want = osm.linear_cross_entropy_backward(1.0, case.hidden, case.weight, case.targets, **case.options)
+    for a, b in parts:
+        got = osm.linear_cross_entropy_backward(
+            1.0, case.hidden, case.weight[a:b], case.targets, shard=(a, b), state=state, **case.options
+        )
+        np.testing.assert_allclose(got.weight, want.weight[a:b], rtol=2.0**-46, atol=2.0**-50)
+
+
+def test_a_state_of_other_rows_or_classes_gives_no_gradient() -> None:
+    x, targets = np.random.default_rng(0).standard_normal((3, 8)), np.array([0, 5, 7])
+    state = osm.cross_entropy(x[:, :4], targets, shard=(0, 4)).merge(
+        osm.cross_entropy(x[:, 4:], targets, shard=(4, 8))
+    )
+    for logits, start, stop in ((x[:, :4], 0, 4), (x[:, 2:6], 2, 6), (x, 0, 8)):  # of parts that touch too
+        osm.cross_entropy_backward(1.0, logits, targets, shard=(start, stop), state=state)
+    weighed = osm.cross_entropy(x, targets, shard=(0, 8), row_weight=[1, 2, 3])
+    wrong: list[tuple[str, Any, Any, tuple[int, int]]] = [
+        (r"state is of the classes 0 to 4, 4 to 8: .* shard, 6 to 10,", state, targets, (6, 10)),
+        (r"state is of the classes 0 to 4, 4 to 8: .* shard, 8 to 12,", state, targets, (8, 12)),
+        ("state was made with another targets", state, [-100, 5, 7], (0, 4)),
+        ("state was made with another row_weight", weighed, targets, (0, 4)),
+    ]
+    for words, given, indices, (start, stop) in wrong:
+        out = np.full((3, 4), 7.0)
+        with pytest.raises(ValueError, match=words):
+            osm.cross_entropy_backward(1.0, x[:, :4], indices, shard=(start, stop), state=given, out=out)
+        assert (out == 7).all()
+    for name in ("m", "s", "target", "target_weight", "kept"):
+        with pytest.raises(ValueError, match="read-only"):
+            getattr(state, name)[0] = 0
+    with pytest.raises(ValueError, match=r"shard is .* up to 9223372036854775807, would do"):
+        osm.cross_entropy(x, targets, shard=(2**63, 2**63 + 8))
+
+
+@pytest.mark.parametrize("isa", cpu.isas())
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, BF16])
+@pytest.mark.parametrize(
+    "options", [{}, {"label_smoothing": 0.1, "weight": [1, 1, 0, 0, 1, 2]}, {"z_loss": 1e-3}]
+)
+def test_a_part_that_is_switched_off_in_a_row_far_from_0(
+    isa: str, dtype: Any, options: dict[str, Any]
+) -> None:
+    """The part has no maximum of its own, and exponentials relative to 0 would be past every format."""
+    base = np.array([[-1.0, -3, -INF, -INF, -2, 0], [-1, -INF, -INF, -INF, -INF, -INF]])
+    weight = options.get("weight", [1] * 6)
+    rest = {name: value for name, value in options.items() if name != "weight"}
+    for shift in (0.0, -1024.0, 1024.0, -(2.0**15)):
+        x, targets, parts = (base + shift).astype(dtype), [4, 0], [(0, 2), (2, 4), (4, 6)]
+        states = [
+            osm.cross_entropy(x[:, a:b], targets, shard=(a, b), weight=weight[a:b], isa=isa, **rest)
+            for a, b in parts
+        ]
+        state = states[2].merge(states[0].merge(states[1]))
+        want = osm.cross_entropy_backward(
+            [1.0, 1.0], x, targets, reduction="none", weight=weight, isa=isa, **rest
+        )
+        got = [
+            osm.cross_entropy_backward(
+                [1.0, 1.0], x[:, a:b], targets, reduction="none", weight=weight[a:b], shard=(a, b),
+                state=state, isa=isa, **rest,
+            )
+            for a, b in parts
+        ]  # fmt: skip
+        assert np.isfinite(want.astype(np.float64)).all()
+        scale = 2 * abs(shift) * 2e-3 + 4 if "z_loss" in rest else 4
+        unit_ = max(unit(np.dtype(dtype)), 2.0**-50 if dtype == np.float64 else 2.0**-20)
+        np.testing.assert_allclose(
+            np.concatenate(got, 1).astype(np.float64),
+            want.astype(np.float64),
+            rtol=4 * unit_,
+            atol=scale * unit_,
+        )
+
+
+def test_a_row_without_a_distribution_is_nan_though_its_target_weighs_nothing() -> None:
+    x = np.array([[NAN, 0, 1], [0, INF, 1], [-INF, -INF, -INF], [0, 1, 2]])
+    state = osm.cross_entropy(x[:, :1], [0] * 4, shard=(0, 1), weight=[0]).merge(
+        osm.cross_entropy(x[:, 1:], [0] * 4, shard=(1, 3), weight=[1, 1])
+    )
+    want = osm.cross_entropy(x, [0] * 4, weight=[0, 1, 1], reduction="none")
+    np.testing.assert_array_equal(want, [NAN, NAN, NAN, 0])
+    np.testing.assert_array_equal(state.loss(reduction="none"), want)

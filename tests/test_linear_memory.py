@@ -75,6 +75,35 @@ def test_sums_of_a_16_bit_weight_are_kept_where_they_fit(monkeypatch: pytest.Mon
         check_gradients(case, made)
 
 
+@pytest.mark.parametrize("filter_below", [None, 0.0])
+@pytest.mark.parametrize(("hidden", "weight"), [(np.float64, BF16), (BF16, BF16), (np.float32, np.float16)])
+@pytest.mark.parametrize(
+    ("tokens", "classes", "features"), [(5, 17, 3), (300, 65, 16), (2, 700, 1), (17, 1, 33)]
+)
+@pytest.mark.parametrize("kind", ["index", "probabilities", "ignored"])
+def test_the_budget_that_an_error_names_is_enough(
+    kind: str, tokens: int, classes: int, features: int, hidden: Any, weight: Any, filter_below: float | None
+) -> None:
+    """For all of the call, not for its first sweep alone."""
+    rng = np.random.default_rng(0)
+    given = rng.standard_normal((tokens, features)).astype(hidden), rng.standard_normal((classes, features))
+    targets: Any = (
+        rng.random((tokens, classes)) if kind == "probabilities" else rng.integers(0, classes, tokens)
+    )
+    if kind == "ignored":
+        targets[[0, -1]] = -100
+
+    def call(memory: int) -> Any:
+        return osm.linear_cross_entropy_with_gradient(
+            given[0], given[1].astype(weight), targets, filter_below=filter_below, memory=memory, threads=1,
+            return_lse=kind == "ignored",
+        )  # fmt: skip
+
+    with pytest.raises(ValueError, match="memory is 1: at least") as error:
+        call(1)
+    call(int(str(error.value).split("at least ")[1].split()[0]))
+
+
 @pytest.mark.parametrize("call", ["forward", "riders", "gradient"])
 def test_a_budget_that_holds_nothing(call: str) -> None:
     case = Case(5, 1000, 3)

@@ -354,3 +354,42 @@ def test_numbers_of_other_kinds_that_are_fine() -> None:
     assert osm.cross_entropy(X, T, row_weight=[True, False]) == osm.cross_entropy(X, T, row_weight=[1.0, 0.0])
     # A cap so great that it caps nothing.
     assert osm.cross_entropy(X, T, softcap=1e300) == osm.cross_entropy(X, T)
+
+
+@every_isa
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn])
+def test_ignored_rows_have_gradient_0_whatever_is_asked_beside(isa: str, dtype: Any) -> None:
+    """Their logits are read then, and a softcap's slope at NaN is NaN."""
+    logits = np.array([[NAN, 1], [0, 0], [NAN, NAN], [1, -INF]], dtype)
+    targets = [-100, 0, -100, -100]
+    for options in ({"softcap": 5.0}, {"softcap": 5.0, "temperature": 2.0}, {"temperature": 2.0}, {}):
+        for beside in ({"return_lse": True}, {"riders": ("entropy",)}, {"kl_to": logits}, {}):
+            made = osm.cross_entropy_with_gradient(logits, targets, isa=isa, **options, **beside)
+            alone = osm.cross_entropy_backward(1.0, logits, targets, isa=isa, **options)
+            np.testing.assert_array_equal(made.gradient, alone)
+            assert (made.gradient[[0, 2, 3]] == 0).all()
+
+
+def test_numbers_past_a_format_warn_of_nothing() -> None:
+    """Warnings are errors here."""
+    for weights in ({"row_weight": 1e308}, {"row_weight": [INF, -INF]}, {"weight": [1e308] * 3},
+                    {"weight": [1e200] * 3, "row_weight": 1e200}):  # fmt: skip
+        assert not np.isfinite(osm.cross_entropy(X, T, **weights))
+        parts = osm.cross_entropy(X, T, **weights, shard=(0, 3))
+        assert not np.isfinite(parts.loss())
+    far = f32([[3e38, -3e38]])
+    assert osm.cross_entropy(far, [1], tokens=[[1]]).log_probabilities == -INF
+    assert osm.cross_entropy(far, [1], shard=(0, 2), temperature=1e-30).lse == INF
+
+
+def test_numbers_of_classes_that_lie_where_the_gradient_goes() -> None:
+    """Writing there must not change what has been checked."""
+    room, logits = np.zeros((4, 8)), np.random.default_rng(0).standard_normal((4, 8))
+    want = osm.cross_entropy_with_gradient(logits, [0, 1, 2, 3], tokens=[[1, 2]] * 4)
+    for name, place in (("targets", room.reshape(-1)[:4]), ("tokens", room.reshape(-1)[:8].reshape(4, 2))):
+        numbers = place.view(np.int64)
+        numbers[...] = [0, 1, 2, 3] if name == "targets" else [1, 2]
+        given = {"targets": [0, 1, 2, 3], "tokens": [[1, 2]] * 4} | {name: numbers}
+        got = osm.cross_entropy_with_gradient(logits, **given, out=room)
+        np.testing.assert_array_equal(got.loss.log_probabilities, want.loss.log_probabilities)
+        np.testing.assert_array_equal(got.gradient, want.gradient)

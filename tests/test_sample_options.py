@@ -101,6 +101,18 @@ def test_a_top_k_past_the_vocabulary_and_filters_that_keep_all_change_nothing() 
         assert np.array_equal(got.log_probabilities, plain.log_probabilities)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64])
+def test_top_k_in_any_integer_format(dtype: Any) -> None:
+    x, k = noise((5, 300), np.dtype(np.float32)), np.array([1, 2, 40, 100, 127])
+    want = sample(x, top_k=[int(n) for n in k])
+    for given in (k.astype(dtype), k.astype(dtype).astype(np.dtype(dtype).newbyteorder())):
+        got = sample(x, top_k=given)
+        np.testing.assert_array_equal(got.tokens, want.tokens)
+        np.testing.assert_array_equal(got.log_probabilities, want.log_probabilities)
+    most = np.iinfo(dtype).max
+    np.testing.assert_array_equal(sample(x[:, :90], top_k=dtype(most)).tokens, sample(x[:, :90]).tokens)
+
+
 def test_filters_draw_the_token_of_the_greatest_key_kept() -> None:
     """top_k of all but one leaves the noise of every token as it was."""
     x = noise((200, 100), FORMATS["f32"])
@@ -342,3 +354,44 @@ def test_logits_of_no_dimensions_and_of_other_kinds_are_refused() -> None:
     for bad in (np.zeros(3, complex), np.array(["a"]), np.ma.masked_array(np.zeros(3), [0, 1, 0])):
         with pytest.raises(TypeError, match=r"^logits"):
             sample(bad)
+
+
+def test_a_state_of_other_kinds_of_parts_is_refused() -> None:
+    made = sample(np.zeros((2, 3)), return_state=True)
+    parts = made.token, made.key, made.rest, made.logit
+    with pytest.raises(TypeError, match="law is a NoneType: a SoftmaxState would do"):
+        SampleState(*parts, None, np.float32)  # type: ignore[arg-type]  # which is the fault
+    for dtype in ("bogus", np.int8, np.float16, 3):
+        with pytest.raises(TypeError, match=r"dtype is .*: float32 or float64 would do"):
+            SampleState(*parts, made.law, dtype)
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.9}, {"min_p": 0.5}], ids=str)
+def test_logits_past_the_range_over_their_temperature(options: dict[str, Any]) -> None:
+    x = np.array([[1e300, 2e300, 0], [-2e300, -1e300, -np.inf], [1, 2e300, 2e300], [0, 1, 2], [0, -1e300, 0]])
+    temperature = np.array([1e-10, 1e-30, 1e-10, 1e-10, 1e-10])
+    for draw in range(8):
+        made = sample(x, temperature=temperature, draw=draw, **options)
+        np.testing.assert_array_equal(made.tokens[[0, 1, 3]], [1, 1, 2])
+        assert made.tokens[2] in (1, 2)
+        assert made.tokens[4] in (0, 2)
+        np.testing.assert_array_equal(made.log_probabilities[[0, 1, 3]], 0)
+        one = sample(x[2], temperature=1e-10, origin=(2, 0), draw=draw, **options)
+        assert (one.tokens, one.log_probabilities) == (made.tokens[2], made.log_probabilities[2])
+    if options != {"top_p": 0.9}:
+        np.testing.assert_allclose(made.log_probabilities[[2, 4]], -np.log(2), rtol=2.0**-50)
+    bad = np.array([[np.nan, 1e300], [np.inf, 1e300], [-np.inf, -np.inf]])
+    np.testing.assert_array_equal(sample(bad, temperature=1e-20, **options).tokens, -1)
+
+
+@pytest.mark.parametrize("n", [1000, 100_000])
+def test_sums_of_long_lists_do_not_lose_bits(n: int) -> None:
+    """Filters that keep all: what adding one by one would round off grows with the tokens."""
+    x = np.rint(np.random.default_rng(0).standard_normal((16, n)))
+    plain, kept_all = sample(x), sample(x, min_p=1e-12)
+    np.testing.assert_array_equal(kept_all.tokens, plain.tokens)
+    np.testing.assert_allclose(kept_all.log_probabilities, plain.log_probabilities, rtol=8 * 2.0**-52)
+    sure = np.concatenate([np.full((1, 1), 20.0), np.zeros((1, n - 1))], axis=1)
+    made = sample(sure, min_p=1e-12, temperature=[1.0])
+    assert made.tokens == 0
+    np.testing.assert_allclose(made.log_probabilities, -np.log1p((n - 1) * np.exp(-20.0)), rtol=8 * 2.0**-52)

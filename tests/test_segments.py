@@ -246,3 +246,28 @@ def test_other_wrong_calls():
     memory = np.zeros(8)
     with pytest.raises(ValueError, match="out overlaps x in part"):
         osm.segment_softmax(memory[:5], offsets=[0, 5], out=memory[2:7])
+
+
+@pytest.mark.parametrize("name", ["ids", "offsets"])
+def test_group_places_that_cannot_be_read_are_named(name: str) -> None:
+    masked = np.ma.array([0, 2], mask=[False, True])
+    for given, error in ((masked, TypeError), ([[0], [1, 2]], ValueError), ({0, 2}, TypeError)):
+        for call in (osm.segment_logsumexp, osm.segment_softmax):
+            with pytest.raises(error, match=f"^{name} "):
+                call([1.0, 2.0], **{name: given})
+
+
+@pytest.mark.parametrize("last", [2**45, 2**62, 2**64 - 1])
+def test_more_groups_than_memory_has_room_for(last: int) -> None:
+    with pytest.raises(ValueError, match=f"ids go to {last}: fewer groups"):
+        osm.segment_logsumexp([1.0, 2.0], ids=np.array([0, last], np.uint64))
+    with pytest.raises(ValueError, match=f"num_segments={last}: fewer groups"):
+        osm.segment_softmax([1.0, 2.0], ids=[0, 1], num_segments=last)
+
+
+def test_offsets_that_lie_where_the_result_goes() -> None:
+    room, x = np.zeros((40, 3)), np.random.default_rng(0).standard_normal((40, 3))
+    offsets = room.reshape(-1)[:4].view(np.int64)
+    offsets[...] = [0, 7, 7, 40]
+    want = osm.segment_softmax(x, offsets=[0, 7, 7, 40])
+    assert_same_bits(osm.segment_softmax(x, offsets=offsets, out=room), want)

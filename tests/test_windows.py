@@ -195,6 +195,12 @@ def test_the_work_of_a_push_is_constant_on_average(monkeypatch):
         (lambda: osm.window_logsumexp([1.0], 0), ValueError, "window=0"),
         (lambda: osm.window_logsumexp([1.0], 2.0), TypeError, "window=2.0"),
         (lambda: osm.window_logsumexp([1.0], True), TypeError, "window=True"),
+        (lambda: osm.window_logsumexp([1.0], np.ones(2)), TypeError, "window=array"),
+        (
+            lambda: osm.segment_softmax([1.0], ids=[0], num_segments=np.ones(2)),
+            TypeError,
+            "num_segments=array",
+        ),
         (lambda: osm.window_logsumexp([1.0], 1, 2), ValueError, "axis=2"),
         (lambda: osm.window_logsumexp([1j], 1), TypeError, "x is complex128"),
         (lambda: osm.window_logsumexp([1.0], 1, threads=-1), ValueError, "threads is -1"),
@@ -203,9 +209,33 @@ def test_the_work_of_a_push_is_constant_on_average(monkeypatch):
         (lambda: osm.SlidingLogSumExp(0), ValueError, "window=0"),
         (lambda: osm.SlidingLogSumExp(2, (-1,)), ValueError, "shape=-1"),
         (lambda: osm.SlidingLogSumExp(2, (3,)).push([1.0, 2]), ValueError, r"x has shape \(2,\)"),
-        (lambda: osm.SlidingLogSumExp(2).push(1j), TypeError, "x holds complex128"),
+        (lambda: osm.SlidingLogSumExp(2).push(1j), TypeError, "x is complex128"),
     ],
 )
 def test_wrong_calls_name_the_argument(call, error, names):
     with pytest.raises(error, match=names):
         call()
+
+
+@pytest.mark.parametrize("shape", [None, 2.5, "ab", True, (2, -1), (2.0,), [[1]]])
+def test_a_stream_of_no_shape_is_refused(shape: object) -> None:
+    with pytest.raises((TypeError, ValueError), match="shape="):
+        osm.SlidingLogSumExp(3, shape)  # type: ignore[arg-type]  # which is the fault
+
+
+def test_a_stream_keeps_what_it_has() -> None:
+    """Its state is a copy, and what cannot be read changes nothing."""
+    slide, other = osm.SlidingLogSumExp(3, np.array([2])), osm.SlidingLogSumExp(3, (2,))
+    for step in range(8):
+        values = np.array([step, -step], float)
+        slide.push(values)
+        other.push(values)
+        for part in slide.state:
+            part[...] = 1e9
+        slide.lse[...] = 1e9
+        values[...] = 1e9
+        for wrong in ("a", [[1], [1, 2]], np.ma.array([1.0, 2.0], mask=[True, False]), [1j, 1], [1, 2, 3]):
+            with pytest.raises((TypeError, ValueError), match=r"^x "):
+                slide.push(wrong)
+        assert len(slide) == len(other)
+        assert_same_bits(slide.lse, other.lse)

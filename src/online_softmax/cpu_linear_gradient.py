@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from . import cpu, cpu_losses, linear_plan
-from .cpu_linear import Array, Linear, Rows, Upstream, loss_of, of_rows, pieces, spans
+from .cpu_linear import Array, Linear, Rows, Upstream, loss_of, of_rows, pieces, spans, whole_rows
 from .cpu_product import product
 from .linear_plan import Tiles
 from .loss_rules import Whole
@@ -40,6 +40,7 @@ def gradients(
     *,
     tokens: Array | None = None,
     whole: Whole | None = None,
+    others: Array | None = None,
 ) -> None:
     """What `cpu_losses.run` makes, and the gradients of the tokens at `rows`, those of others left 0.
 
@@ -50,23 +51,37 @@ def gradients(
 
     Args:
         whole: of a vocabulary of which the weight has a part.
+        others: places of rows whose results are made as well, without a gradient.
+
+    Raises: ValueError, before anything is computed, where the memory is too small for any of it.
     """
+    others = np.zeros(0, np.intp) if others is None else others
+    plan = linear_plan.made(lambda memory: _planned(replace(p, memory=memory), rows, to, others), p.memory)
+    if len(others):
+        whole_rows(p, others, made, tokens)
     for part in (to.weight, to.bias):
         if part is not None and (not len(rows) or part is to.bias or to.below is not None):
             part[...] = 0
-    if not len(rows):
+    if plan is None:
         to.hidden[...] = 0
         return
     if len(rows) < len(to.hidden):
         to.hidden[...] = 0
-    plan = _Plan.of(p, rows, to)
     statistics_of: dict[str, Array] = {}
-    if plan.second_sweep:
+    if plan.second_sweep is not None:
         names = ("m", "s", "target_score") if p.probabilities is None else ("lse",)
         statistics_of = {name: np.empty(len(to.hidden)) for name in names if name not in made}
     _first_sweep(p, rows, made | statistics_of, upstream, to, plan, tokens, whole)
-    if plan.second_sweep:
-        _second_sweep(p, rows, upstream, to, plan.second_sweep, whole or _whole_of(p, made | statistics_of))
+    if plan.second_sweep is not None:
+        found = whole or _whole_of(p, made | statistics_of)
+        _second_sweep(p, rows, upstream, to, plan.second_sweep, found)
+
+
+def _planned(p: Linear, rows: Array, to: Gradients, others: Array) -> _Plan | None:
+    """None where there are no rows."""
+    if len(others):
+        linear_plan.tokens_a_chunk(p.sizes(others))
+    return _Plan.of(p, rows, to) if len(rows) else None
 
 
 @dataclass(frozen=True)
@@ -90,10 +105,11 @@ class _Plan:
             return cls(chunk, None, False, hidden_apart, weight_apart)
         apart = s.classes * s.features * p.wide.itemsize
         enough = min(s.tokens, linear_plan.ENOUGH_TOKENS) * (s.classes * s.item + s.row_extra + extra)
-        if apart + enough <= p.memory // 2:
+        if apart + enough + 8 * s.per_class * s.classes <= p.memory // 2:
             chunk = linear_plan.tokens_a_chunk(s, extra=extra, apart=apart, rounded=rounded)
             return cls(chunk, None, True, hidden_apart, False)
-        tiles = linear_plan.tiles(s, of_weight=True, rounded=rounded)
+        narrow = p.wide.itemsize == 4 and to.weight.itemsize == 2
+        tiles = linear_plan.tiles(s, of_weight=True, rounded=narrow)
         return cls(chunk, tiles, False, hidden_apart, weight_apart)
 
 
@@ -136,7 +152,7 @@ def _first_sweep(
         _hidden_gradient(p, g, p.weight, d_hidden, live)
         if apart is not None:
             _rounded(d_hidden, to.hidden, piece)
-        if not plan.second_sweep:
+        if plan.second_sweep is None:
             _weight_gradient(p, g, hidden, d_weight, live, add=not first)
         if to.bias is not None:
             with np.errstate(all="ignore"):
@@ -155,7 +171,8 @@ def _rounded(values: Array, to: Array, at: Rows) -> None:
 def _whole_of(p: Linear, made: dict[str, Array]) -> Whole:
     """What a first sweep over all classes has found, for tiles of them."""
     weights = p.class_weights
-    total = float(p.classes) if weights is None else float(weights.sum())
+    with np.errstate(all="ignore"):
+        total = float(p.classes) if weights is None else float(weights.sum())
     if p.index is None:
         assert p.probabilities is not None
         nothing = np.full(len(made["lse"]), np.nan)
@@ -170,9 +187,10 @@ def _coefficient_sums(p: Linear) -> Array:
     assert p.probabilities is not None
     weights = np.ones(p.classes) if p.class_weights is None else p.class_weights
     found = np.empty(len(p.probabilities))
-    for span in spans(len(found), max(1, p.memory // (32 * p.classes))):
-        found[span] = p.probabilities[span].astype(np.float64) @ weights
-    return np.asarray(p.rule.sharp * found + p.rule.uniform * weights.sum())
+    with np.errstate(all="ignore"):
+        for span in spans(len(found), max(1, p.memory // (32 * p.classes))):
+            found[span] = p.probabilities[span].astype(np.float64) @ weights
+        return np.asarray(p.rule.sharp * found + p.rule.uniform * weights.sum())
 
 
 def _second_sweep(

@@ -6,8 +6,11 @@ gradient in place. A tile of classes meets as many tokens as fit; their statisti
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 #: Tiles of classes that are tried, the first that leaves room for enough tokens is taken.
 TILES: Final = (4096, 1024, 256, 64, 16)
@@ -88,9 +91,31 @@ def _left(s: Sizes, classes: int, apart: int, *, rounded: bool) -> int:
     return s.memory - min(staged, s.memory // 2) - apart - 8 * s.per_class * s.classes
 
 
-def _too_small(s: Sizes, wanted: int, apart: int, what: str) -> ValueError:
-    least = 2 * (wanted + apart + 8 * s.per_class * s.classes)
-    return ValueError(f"memory is {s.memory}: at least {least} bytes, for {what}, would do")
+class TooSmall(ValueError):
+    """A memory that holds not even one piece; `least` bytes hold one, `what`."""
+
+    def __init__(self, memory: int, least: int, what: str) -> None:
+        super().__init__(f"memory is {memory}: at least {least} bytes, for {what}, would do")
+        self.least, self.what = least, what
+
+
+def _too_small(s: Sizes, wanted: int, apart: int, what: str) -> TooSmall:
+    return TooSmall(s.memory, 2 * (wanted + apart + 8 * s.per_class * s.classes), what)
+
+
+def made(plan: Callable[[int], T], memory: int) -> T:
+    """plan(memory), or a TooSmall that names what is enough for all of it, not for its first step alone."""
+    try:
+        return plan(memory)
+    except TooSmall as error:
+        last = error
+    while True:
+        try:
+            plan(last.least)
+        except TooSmall as error:
+            last = error
+        else:
+            raise TooSmall(memory, last.least, last.what)
 
 
 def tokens_a_chunk(s: Sizes, *, extra: int = 0, apart: int = 0, rounded: bool = False) -> int:

@@ -53,6 +53,14 @@ class LossState:
     options: Rules
     single: bool = field(default=True)
 
+    def __post_init__(self) -> None:
+        for name in ("m", "s", "target", "target_weight", "scores", "kept", "row_weights"):
+            values = getattr(self, name)
+            if values is not None:
+                values = values.view()
+                values.flags.writeable = False
+                object.__setattr__(self, name, values)
+
     def merge(self, other: Self) -> Self:
         """Of the classes of both.
 
@@ -93,10 +101,7 @@ class LossState:
             raise ValueError(f"other was made with {self.options.unlike(other.options)} would do")
         if self.single != other.single:
             raise ValueError("other is of float64 logits, or this one is, and not both: one format would do")
-        mine, theirs = self.row_weights, other.row_weights
-        if (mine is None) != (theirs is None) or not (
-            mine is None or theirs is None or np.array_equal(mine, theirs, equal_nan=True)
-        ):
+        if not _same(self.row_weights, other.row_weights):
             raise ValueError("other was made with another row_weight than this one: the same would do")
         twice = ~np.isnan(self.target) & ~np.isnan(other.target)
         if twice.any():
@@ -110,6 +115,36 @@ class LossState:
     def merge_many(cls, states: Iterable[Self]) -> Self:
         """All of them merged in a balanced tree. ValueError where there are none; as `merge`."""
         return law.tree(states, lambda a, b: a.merge(b))
+
+    def serve(
+        self,
+        shape: tuple[int, ...],
+        kept: Array,
+        row_weights: Array | None,
+        options: Rules,
+        part: tuple[int, int],
+    ) -> None:
+        """Raises ValueError where this is not of the rows, options and classes of a call for the gradient of
+        the classes `part`."""
+        if self.shape != shape:
+            raise ValueError(
+                f"state is of rows of shape {self.shape}: {shape}, that of the targets, would do"
+            )
+        # A gradient may be of another reduction than the state's own.
+        mine = replace(self.options, reduction=options.reduction, empty=options.empty)
+        if mine != options:
+            raise ValueError(f"state was made with {options.unlike(mine)} would do")
+        for own, theirs, name in (
+            (self.kept, kept, "targets"),
+            (self.row_weights, row_weights, "row_weight"),
+        ):
+            if not _same(own, theirs):
+                raise ValueError(f"state was made with another {name} than this call has: the same would do")
+        if not any(a <= part[0] and part[1] <= b for a, b in _joined(self.parts)):
+            would = f"a state that has the classes of shard, {part[0]} to {part[1]}, would do"
+            raise ValueError(
+                f"state is of the classes {', '.join(f'{a} to {b}' for a, b in self.parts)}: {would}"
+            )
 
     @property
     def classes(self) -> int:
@@ -147,7 +182,8 @@ class LossState:
         lse, of_target = self._finished()
         rule = rules.rule(self.classes)
         with np.errstate(all="ignore"):
-            loss = np.where(self.target_weight == 0, 0, rule.sharp * self.target_weight * of_target)
+            weightless = (self.target_weight == 0) & ~np.isnan(of_target)
+            loss = np.where(weightless, 0, rule.sharp * self.target_weight * of_target)
             if rule.uniform and self.scores is not None:
                 rest = self.weight_sum * lse - self.scores
                 loss = loss + rule.uniform * rest
@@ -156,7 +192,7 @@ class LossState:
                 loss = loss + rule.z_loss * lse**2
             weights = np.ones(len(loss)) if self.row_weights is None else self.row_weights
             loss = np.where(self.kept, loss * weights, 0)
-            denominator = float((self.target_weight * weights)[self.kept].sum())
+            denominator = self.denominator()
         return reduced(loss, rules, denominator, self.shape, self._dtype)
 
     def whole(self) -> Whole:
@@ -167,7 +203,8 @@ class LossState:
     def denominator(self) -> float:
         """What a mean divides by."""
         weights = 1.0 if self.row_weights is None else self.row_weights
-        return float((self.target_weight * weights)[self.kept].sum())
+        with np.errstate(all="ignore"):
+            return float((self.target_weight * weights)[self.kept].sum())
 
     def _whole(self) -> None:
         end = 0
@@ -209,4 +246,22 @@ class LossState:
         return np.dtype(np.float32 if self.single else np.float64)
 
     def _of_rows(self, values: Array) -> Array:
-        return np.asarray(values.reshape(self.shape).astype(self._dtype))
+        with np.errstate(over="ignore", under="ignore"):
+            return np.asarray(values.reshape(self.shape).astype(self._dtype))
+
+
+def _same(mine: Array | None, theirs: Array | None) -> bool:
+    if mine is None or theirs is None:
+        return mine is theirs
+    return np.array_equal(mine, theirs, equal_nan=mine.dtype.kind == "f")
+
+
+def _joined(parts: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
+    """Ascending spans, those that touch as one."""
+    spans: list[tuple[int, int]] = []
+    for start, stop in parts:
+        if spans and spans[-1][1] == start:
+            spans[-1] = (spans[-1][0], stop)
+        else:
+            spans.append((start, stop))
+    return spans

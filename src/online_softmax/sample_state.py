@@ -7,7 +7,7 @@ of all shards is the one a draw from the whole would have found. The statistics 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from . import state
 
 Array = state.Array
+_DTYPES: Final = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class SampleState:
@@ -48,8 +49,16 @@ class SampleState:
     ) -> None:
         """The state with these parts; `dtype`, float32 or float64, is that of `log_probabilities`.
 
-        Raises ValueError where shapes differ.
+        Raises TypeError where law is no SoftmaxState or dtype another, ValueError where shapes differ.
         """
+        if not isinstance(law, state.SoftmaxState):
+            raise TypeError(f"law is a {type(law).__name__}: a SoftmaxState would do")
+        try:
+            known = np.dtype(dtype) in _DTYPES
+        except TypeError:
+            known = False
+        if not known:
+            raise TypeError(f"dtype is {dtype!r}: float32 or float64 would do")
         parts = [np.array(token, np.int64), *(np.array(part, np.float64) for part in (key, rest, logit))]
         for part, name in zip(parts, ("token", "key", "rest", "logit"), strict=True):
             if part.shape != law.shape:
@@ -94,7 +103,8 @@ class SampleState:
         found = self.tokens >= 0
         logit = np.where(found, self._logit, 0.0)
         values = state.log_value(logit, self._law.m, self._law.s)
-        return np.where(found, np.minimum(values, 0.0), np.nan).astype(self._dtype)
+        with np.errstate(over="ignore", under="ignore"):
+            return np.where(found, np.minimum(values, 0.0), np.nan).astype(self._dtype)
 
     def merge(self, other: SampleState) -> Self:
         """The draw from what either has seen. Shards are of one seed, draw, temperature and set of rows, with

@@ -77,7 +77,7 @@ def described(
     budget = memory_of(memory)
     cpu.plan_of(isa, "auto", threads, "exact")
     stand_in = np.broadcast_to(np.zeros((), wide), (*shape, classes))
-    rule = rules.rule(classes)
+    rule = arguments.part_rule(rules, classes, part)
     problem = Problem(stand_in, len(shape), rule, found.index, probabilities, weights, found.row_weights)
     call = Call(stand_in, problem, shape, rules, found, weights, part)
     tokens = math.prod(shape)

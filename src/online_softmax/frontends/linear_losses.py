@@ -169,11 +169,12 @@ def linear_cross_entropy_with_gradient(
     rules = call.call.rules
     d_loss = arguments.upstream(dloss, rules, call.call.targets.denominator, call.call.shape)
     made, to = _made(call, wanted), _memory(call, below)
+    # Of ignored rows what was asked for beside the loss.
+    others = np.flatnonzero(~call.kept) if set(wanted.made) - {"loss"} else None
     cpu_linear_gradient.gradients(
-        call.linear, call.rows(ignored_too=False), made, Upstream(d_loss, None), to, tokens=wanted.tokens
-    )
-    if set(wanted.made) - {"loss"} and not call.kept.all():
-        cpu_linear.whole_rows(call.linear, np.flatnonzero(~call.kept), made, wanted.tokens)
+        call.linear, call.rows(ignored_too=False), made, Upstream(d_loss, None), to, tokens=wanted.tokens,
+        others=others,
+    )  # fmt: skip
     return LinearLossAndGradients(results_of(call.call, wanted, made), _gradients(call, to))
 
 

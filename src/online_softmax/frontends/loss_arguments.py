@@ -10,12 +10,14 @@ from typing import Any, Final
 import numpy as np
 
 from ..cpu_losses import ELSEWHERE, IGNORED
-from ..loss_rules import SMOOTHINGS, Rules, checked, word
+from ..loss_rules import SMOOTHINGS, Rule, Rules, checked, word
 from . import checks
 
 Array = checks.Array
 
 RIDERS: Final = ("entropy", "rank", "correct")
+#: What a target can number: it is an int64.
+_MOST_CLASSES: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,8 @@ def targets_of(
     if negative.any():
         at = np.unravel_index(int(np.argmax(negative)), given.shape)
         raise ValueError(f"targets[{_places(at)}] is {given[at]}: probabilities from 0 on would do")
-    total = float(math.prod(shape)) if row_weights is None else float(row_weights.sum())
+    with np.errstate(all="ignore"):
+        total = float(math.prod(shape)) if row_weights is None else float(row_weights.sum())
     return Targets(None, given, row_weights, total)
 
 
@@ -193,6 +196,7 @@ def tokens_of(tokens: Any, shape: tuple[int, ...], classes: int) -> Array:
         raise TypeError(f"tokens holds {given.dtype}: integers would do")
     if given.ndim != len(shape) + 1 or given.shape[:-1] != shape:
         raise ValueError(f"tokens has shape {given.shape}: {(*shape, 'k')}, k classes a row, would do")
+    given = given.copy()  # what has been checked is what is read, though it lie where the gradient goes
     bad = (given < 0) | (given >= classes)
     if bad.any():
         at = np.unravel_index(int(np.argmax(bad)), given.shape)
@@ -216,10 +220,20 @@ def shard_of(shard: Any, classes: int, what: str) -> tuple[int, int]:
     if not isinstance(shard, tuple | list) or len(shard) != 2:
         raise TypeError(f"shard is {shard!r}: (start, stop), the classes that {what} has, would do")
     start, stop = (_integer(end, "shard") for end in shard)
-    if start < 0 or stop - start != classes:
-        would = f"(start, start + {classes}) for the {classes} classes of {what} would do"
+    if start < 0 or stop - start != classes or stop > _MOST_CLASSES:
+        most = f", up to {_MOST_CLASSES}," if stop > _MOST_CLASSES else ""
+        would = f"(start, start + {classes}) for the {classes} classes of {what}{most} would do"
         raise ValueError(f"shard is {shard!r}: {would}")
     return start, stop
+
+
+def part_rule(rules: Rules, classes: int, part: tuple[int, int] | None) -> Rule:
+    """The rule of a call that sees `classes`.
+
+    What a part keeps does not depend on how smoothing is shared out among the whole, and Megatron's way may
+    not be possible among so few.
+    """
+    return (rules if part is None else replace(rules, smoothing="pytorch")).rule(classes)
 
 
 def _indices(
@@ -258,7 +272,8 @@ def _denominator(index: Array, weights: Array | None, row_weights: Array | None)
     if weights is None and row_weights is None:
         return float(np.count_nonzero(kept))
     each = np.ones(np.count_nonzero(kept)) if weights is None else weights[index[kept]]
-    return float((each if row_weights is None else each * row_weights[kept]).sum())
+    with np.errstate(all="ignore"):
+        return float((each if row_weights is None else each * row_weights[kept]).sum())
 
 
 def _places(at: tuple[Any, ...]) -> str:

@@ -230,7 +230,7 @@ def described(logits: Any, targets: Any, options: Options, axis: Any, shard: Any
     if probabilities is not None and probabilities.dtype not in checks.SERVED:
         probabilities = checks.cast(probabilities, checks.FLOAT32)
     # What smoothing shares out is known when all parts are: of one part it counts whether there is any.
-    rule = (rules if part is None else replace(rules, smoothing="pytorch")).rule(classes)
+    rule = arguments.part_rule(rules, classes, part)
     problem = Problem(read, at, rule, found.index, probabilities, weights, found.row_weights)
     return Call(given, problem, shape, rules, found, weights, part)
 
@@ -283,7 +283,8 @@ def results_of(call: Call, wanted: Wanted, made: dict[str, Array]) -> Any:
     rank = made["rank"].reshape(call.shape) if "rank" in made else None
     chosen = made.get("log_probabilities")
     if chosen is not None:
-        chosen = chosen.reshape((*call.shape, chosen.shape[-1])).astype(call.wide)
+        with np.errstate(over="ignore"):
+            chosen = chosen.reshape((*call.shape, chosen.shape[-1])).astype(call.wide)
     return LossReport(
         loss,
         np.asarray(lse),
@@ -331,14 +332,10 @@ def whole_of(call: Call, state: LossState | None) -> Whole | None:
         raise TypeError(
             f"{name} is missing: the gradient of a part takes both shard and state, {would} would do"
         )
-    if state.shape != call.shape:
-        raise ValueError(
-            f"state is of rows of shape {state.shape}: {call.shape}, that of the targets, would do"
-        )
-    # A gradient may be of another reduction than the state's own.
-    options = replace(state.options, reduction=call.rules.reduction, empty=call.rules.empty)
-    if options != call.rules:
-        raise ValueError(f"state was made with {call.rules.unlike(options)} would do")
+    index = call.targets.index
+    assert index is not None  # a shard has no class probabilities
+    kept = index != cpu_losses.IGNORED
+    state.serve(call.shape, kept, call.targets.row_weights, call.rules, call.shard)
     return state.whole()
 
 
@@ -358,6 +355,8 @@ def state_of(call: Call, made: dict[str, Array]) -> LossState:
     part = (0, call.problem.logits.shape[call.problem.axis]) if call.shard is None else call.shard
     classes = part[1] - part[0]
     of_target = np.where(here, 1.0 if weights is None else weights[np.where(here, index, 0)], 0.0)
+    with np.errstate(all="ignore"):
+        weight_sum = float(classes) if weights is None else float(weights.sum())
     return LossState(
         shape=call.shape,
         m=made["m"],
@@ -365,7 +364,7 @@ def state_of(call: Call, made: dict[str, Array]) -> LossState:
         target=made["target_score"],
         target_weight=of_target,
         scores=made.get("scores"),
-        weight_sum=float(classes) if weights is None else float(weights.sum()),
+        weight_sum=weight_sum,
         parts=(part,),
         kept=index != cpu_losses.IGNORED,
         row_weights=call.targets.row_weights,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ Array = checks.Array
 #: Temperatures outside, but for 0, would take logits past the range of a float.
 _COLDEST: Final = 1e-30
 _WARMEST: Final = 1e30
+#: Logits over the temperature are kept to this.
+_GREATEST: Final = 1e307
 _WORD: Final = 1 << 64
 _MOST_TOKENS: Final = 1 << 62
 
@@ -57,7 +60,7 @@ def sample(
         origin: (row, token): what number the first row and the first token of this call have in a whole of
             which it is a part.
         return_state: a `SampleState` instead, to be merged with those of the other shards. No filters then:
-            they need the whole row.
+            they need the whole row. A logit that is past float64's range over the temperature is infinite.
 
     Returns: Sample(tokens, log_probabilities) of the rows' shape (that of logits without axis): int64, and
         the natural log of the token's probability under what was drawn from, float32 (float64 for float64
@@ -84,7 +87,11 @@ def sample(
     )  # fmt: skip
     if not with_state:
         tokens, found = cpu_sampling.tokens(given, isa=isa, threads=threads)
-        return Sample(tokens, found.astype(cpu.state_dtype(given.x.dtype), copy=False))
+        warmer = _within_range(given, tokens)
+        if warmer is not None:
+            tokens, found = cpu_sampling.tokens(warmer, isa=isa, threads=threads)
+        with np.errstate(over="ignore", under="ignore"):
+            return Sample(tokens, found.astype(cpu.state_dtype(given.x.dtype), copy=False))
     for option, name in ((top_k, "top_k"), (top_p, "top_p"), (min_p, "min_p")):
         if option is not None:
             raise ValueError(
@@ -97,6 +104,24 @@ def sample(
     }  # fmt: skip
     law, dtype = state.SoftmaxState(m, s), cpu.state_dtype(given.x.dtype)
     return SampleState(token, key, rest, logit, law, dtype, made, ((first, first + x.shape[along]),))
+
+
+def _within_range(given: cpu_sampling.Draw, tokens: Array) -> cpu_sampling.Draw | None:
+    """The same draw where finite logits over the temperature were past the range of float64, or None.
+
+    Logits that great differ by far more than any temperature below 1, or not at all: one that keeps the
+    greatest within the range draws the same.
+    """
+    temperature = given.temperature.reshape(tokens.shape).copy()
+    lost = np.asarray((tokens < 0) & (temperature > 0) & (temperature < 1))
+    if given.x.dtype != checks.FLOAT64 or not lost.any():
+        return None
+    greatest = np.moveaxis(given.x, given.axis, -1)[lost].max(axis=-1)
+    warm = np.where(np.isfinite(greatest), np.abs(greatest) / _GREATEST, 0)
+    if not (warm > temperature[lost]).any():
+        return None
+    temperature[lost] = np.maximum(temperature[lost], warm)
+    return replace(given, temperature=temperature)
 
 
 def _served(x: Array) -> Array:
@@ -137,7 +162,8 @@ def _most(value: Any, rows: tuple[int, ...]) -> Array | None:
     if given.dtype.kind not in "iu":
         raise TypeError(f"top_k holds {given.dtype}: {would} would do")
     _refuse("top_k", given, given >= 1, would)
-    found = _numbers(np.minimum(given, _MOST_TOKENS // 2**10), "top_k", rows, would)
+    most = min(_MOST_TOKENS // 2**10, int(np.iinfo(given.dtype).max))  # which narrow integers cannot hold
+    found = _numbers(np.minimum(given, most), "top_k", rows, would)
     return found.astype(np.int64)
 
 

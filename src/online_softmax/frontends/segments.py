@@ -23,7 +23,6 @@ those of a row do: not on threads, other groups or its place.
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ import numpy as np
 from .. import cpu, cpu_scans
 from . import checks, scans
 from .checks import Array
+from .windows import whole
 
 
 def segment_logsumexp(
@@ -170,10 +170,10 @@ def _groups(x: Any, ids: Any, offsets: Any, num_segments: Any, axis: Any) -> tup
     if (ids is None) == (offsets is None):
         both = "neither ids nor offsets was" if ids is None else "ids and offsets were both"
         raise ValueError(f"{both} given: one of them would do")
-    count = None if num_segments is None else _count(num_segments)
+    count = None if num_segments is None else whole(num_segments, "num_segments", 0)
     if ids is not None:
         return given, place, _from_ids(_integers(ids, "ids"), length, count)
-    bounds = _integers(offsets, "offsets")
+    bounds = _integers(offsets, "offsets").copy()  # what has been checked is what is read, whatever `out` is
     _check_offsets(bounds, length)
     if count is not None and count != len(bounds) - 1:
         raise ValueError(f"num_segments={count} where offsets make {len(bounds) - 1} groups: that would do")
@@ -198,7 +198,11 @@ def _from_ids(ids: Array, length: int, count: int | None) -> Array:
     if count is not None and count < groups:
         raise ValueError(f"num_segments={count} where ids go to {groups - 1}: at least {groups} would do")
     groups = groups if count is None else count
-    sizes = np.zeros(groups + 1, np.int64)
+    try:
+        sizes = np.zeros(groups + 1, np.int64)
+    except (MemoryError, ValueError) as error:
+        given = f"ids go to {groups - 1}" if count is None else f"num_segments={count}"
+        raise ValueError(f"{given}: fewer groups, whose offsets memory has room for, would do") from error
     sizes[firsts.astype(np.int64) + 1] = np.diff(np.concatenate([[0], starts, [length]]))[: len(firsts)]
     return np.cumsum(sizes)
 
@@ -218,7 +222,7 @@ def _check_offsets(offsets: Array, length: int) -> None:
 
 
 def _integers(value: Any, name: str) -> Array:
-    given = np.asarray(value)
+    given = checks.array(value, name)
     if given.ndim == 1 and not given.size:
         given = given.astype(np.int64)
     if given.dtype.kind not in "iu":
@@ -226,12 +230,3 @@ def _integers(value: Any, name: str) -> Array:
     if given.ndim != 1:
         raise ValueError(f"{name} has shape {given.shape}: one dimension would do")
     return given
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-        kind = type(value).__name__
-        raise TypeError(f"num_segments={value!r} is a {kind}: a whole number of at least 0 would do")
-    if operator.index(value) < 0:
-        raise ValueError(f"num_segments={value}: a whole number of at least 0 would do")
-    return operator.index(value)

@@ -9,6 +9,7 @@ are merged from its end and become the first. Every entry is merged twice, whate
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -104,8 +105,8 @@ class SlidingLogSumExp:
     def __init__(self, window: int, shape: int | tuple[int, ...] = ()) -> None:
         """Raises TypeError and ValueError, naming the argument, for a window below 1 or a negative shape."""
         self._window = _length(window)
-        sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-        self._shape = tuple(_whole(n, "shape", 0) for n in sizes)
+        sizes = tuple(shape) if isinstance(shape, Iterable) and np.ndim(shape) else (shape,)
+        self._shape = tuple(whole(n, "shape", 0) for n in sizes)
         self.clear()
 
     def clear(self) -> None:
@@ -120,7 +121,7 @@ class SlidingLogSumExp:
 
         x is real and broadcasts to the streams' shape; TypeError and ValueError otherwise.
         """
-        values = state.real(x, "x").astype(np.float64)
+        values = checks.array(x, "x").astype(np.float64)
         try:
             values = np.broadcast_to(values, self._shape)
         except ValueError as error:
@@ -143,7 +144,9 @@ class SlidingLogSumExp:
     @property
     def state(self) -> state.State:
         """(m, s) of the entries in the window, float64."""
-        return state.merge(self._suffixes[-1], self._prefix) if self._suffixes else self._prefix
+        if self._suffixes:
+            return state.merge(self._suffixes[-1], self._prefix)
+        return self._prefix[0].copy(), self._prefix[1].copy()
 
     @property
     def lse(self) -> Any:
@@ -213,13 +216,18 @@ def _signed(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Arra
 
 
 def _length(window: Any) -> int:
-    return _whole(window, "window", 1)
+    return whole(window, "window", 1)
 
 
-def _whole(value: Any, name: str, least: int) -> int:
+def whole(value: Any, name: str, least: int) -> int:
     would = f"a whole number of at least {least} would do"
-    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}: {would}")
-    if operator.index(value) < least:
+    wrong = f"{name}={value!r} is a {type(value).__name__}: {would}"
+    if isinstance(value, bool | np.bool_):
+        raise TypeError(wrong)
+    try:
+        number = operator.index(value)
+    except TypeError as error:  # arrays have __index__, whatever they hold
+        raise TypeError(wrong) from error
+    if number < least:
         raise ValueError(f"{name}={value}: {would}")
-    return operator.index(value)
+    return number
