@@ -74,6 +74,8 @@ def interleave(
     }
     calls |= {name: (call, 0.001) for name, call in ceilings.items()}
     names = list(calls)
+    if not names:
+        return {}
     samples: dict[str, list[float]] = {name: [calls[name][0]()] for name in names}
     wanted = dict(zip(names, plan([samples[name][0] for name in names], budget), strict=True))
     rounds, order = max(wanted.values()), random.Random(seed)
