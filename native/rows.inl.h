@@ -76,7 +76,6 @@ struct Swept {
   double max, sum;
 };
 
-
 template <class T, class E, class R, Top kTop, bool kExp, bool kKeep, Write kWrite, Store kStore>
 Swept sweep(const Sweep<T, E, R>& given, int64_t cols, char* space) {
   using V = typename Of<T>::V;
