@@ -145,7 +145,10 @@ def truth(
     if np.asarray(targets).dtype.kind in "iu":
         flat = np.asarray(targets).reshape(-1)
         own = (np.arange(classes) == flat[:, None]) & kept.reshape(-1)[:, None]
-    last = lambda a: np.moveaxis(a, at, -1).reshape(-1, classes)  # noqa: E731
+
+    def last(a: Array) -> Array:
+        return np.moveaxis(a, at, -1).reshape(-1, classes)
+
     return Truth(
         loss, rows.reshape(-1), np.asarray(lse).reshape(-1), gradient, last(z), last(slope), share, own,
         np.where(kept, g, 0).reshape(-1), np.zeros(len(share)) if upstream is None else upstream.reshape(-1),

@@ -153,14 +153,6 @@ def targets_of(
     return Targets(None, given, row_weights, total)
 
 
-def select(targets: Targets, rows: Array | slice) -> Targets:
-    """Those of some rows; the denominator stays that of all."""
-    index = None if targets.index is None else np.ascontiguousarray(targets.index[rows])
-    weights = None if targets.row_weights is None else np.ascontiguousarray(targets.row_weights[rows])
-    chosen = None if targets.probabilities is None else targets.probabilities[rows]
-    return replace(targets, index=index, row_weights=weights, probabilities=chosen)
-
-
 def upstream(dloss: Any, rules: Rules, denominator: float, shape: tuple[int, ...]) -> Array:
     """The gradient of each row's own loss, () or (rows,) float64."""
     if rules.reduction == "none":

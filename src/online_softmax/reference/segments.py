@@ -149,7 +149,7 @@ def _groups(
             groups = num_segments
         bounds = np.searchsorted(numbers, np.arange(groups + 1))
     else:
-        bounds = integers(offsets, "offsets")  # type: ignore[arg-type]  # it is not None
+        bounds = integers(np.asarray(offsets), "offsets")
         if bounds.ndim != 1 or not len(bounds) or bounds[0] != 0 or bounds[-1] != length:
             raise ValueError(f"offsets: a row from 0 to {length} would do")
         if (bounds[1:] < bounds[:-1]).any():
