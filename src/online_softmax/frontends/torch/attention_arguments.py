@@ -30,7 +30,7 @@ def operands(q: Any, k: Any, v: Any) -> bool:
             )
     if not q.device == k.device == v.device:
         checks.same_device(q=q, k=k, v=v)
-    return q.dtype in checks.CONVERTED or k.dtype is not q.dtype and k.dtype in STORED
+    return q.dtype in checks.CONVERTED or (k.dtype is not q.dtype and k.dtype in STORED)
 
 
 def _autocast(q: torch.Tensor, t: torch.Tensor) -> bool:

@@ -3,6 +3,7 @@ native core on them, results in memory laid out like their operands."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from ... import cpu, cpu_attention
 from .. import attention as arrays
+from .. import checks
 from ..attention_call import Call, Options, described
 from . import memory, mode
 from .attention_options import Rest, rows_by_place, split, wide
@@ -94,8 +96,40 @@ def attended(call: Call, q: torch.Tensor, features: int) -> tuple[torch.Tensor, 
         return output, lse
     computed = np.zeros(o.shape, call.problem.q.dtype)
     cpu_attention.forward(call.problem, computed, m, threads=mode.threads())
-    o[...] = computed.astype(o.dtype)
+    o[...] = checks.cast(computed, o.dtype)
     return output, lse
+
+
+def stored(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    (q, k, v, bias, sinks, block_table, k_scale, v_scale), rest = split(args)
+    packed = rest.cu_seqlens_q is not None
+    chosen = replace(
+        options(bias, sinks, rest),
+        block_table=memory.optional(block_table),
+        k_scale=memory.optional(k_scale),
+        v_scale=memory.optional(v_scale),
+    )
+    keys, values = (rows(t, packed and block_table is None) for t in (k, v))
+    return attended(described(rows(q, packed), keys, values, chosen), q, v.shape[3])
+
+
+def keep(
+    seed: torch.Tensor, batch: int, heads: int, queries: int, keys: int, cu_seqlens_q: torch.Tensor | None,
+    cu_seqlens_k: torch.Tensor | None, dropout_p: float, origin: list[int] | None,
+) -> torch.Tensor:  # fmt: skip
+    """Which weights stay: bool (batch, heads, queries, keys), False between sequences."""
+    first = tuple(origin or (0, 0, 0, 0))
+    made = np.zeros((batch, heads, queries, keys), np.bool_)
+    if cu_seqlens_q is None or cu_seqlens_k is None:
+        made = cpu_attention.keep(dropout_p, number(seed), made.shape, first)
+        return torch.from_numpy(made)
+    starts, ends = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
+    for i in range(len(starts) - 1):
+        q, k = slice(*starts[i : i + 2]), slice(*ends[i : i + 2])
+        shape = (1, heads, q.stop - q.start, k.stop - k.start)
+        at = (first[0] + i, *first[1:])
+        made[:, :, q, k] = cpu_attention.keep(dropout_p, number(seed), shape, at)
+    return torch.from_numpy(made)
 
 
 def backward(*args: Any) -> tuple[torch.Tensor, ...]:
