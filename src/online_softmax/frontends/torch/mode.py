@@ -21,8 +21,8 @@ _NAMES: Final = (
     "_dispatch_key_parse",
 )
 _KNOWN: Final = all(hasattr(torch._C, name) for name in _NAMES) and hasattr(forward_ad, "_current_level")
-#: Set within the vmap that batched gradients use (torch.autograd.grad with is_grads_batched), which is not that
-#: of torch.func.
+#: Set within the vmap of batched gradients (torch.autograd.grad with is_grads_batched), which is not that of
+#: torch.func.
 _OLD_VMAP: Final = torch._C._dispatch_key_parse("VmapMode") if _KNOWN else None
 _PLAIN_TYPES: Final = (torch.Tensor, torch.nn.Parameter)
 
