@@ -13,6 +13,7 @@ from ... import cpu, cpu_attention
 from .. import attention as arrays
 from .. import checks
 from ..attention_call import Call, Options, described
+from . import attention_direct as direct
 from . import memory, mode
 from .attention_options import Rest, rows_by_place, split, wide
 
@@ -69,6 +70,10 @@ def _call(q: Any, k: Any, v: Any, bias: Any, sinks: Any, rest: Rest) -> Call:
 
 def forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
     (q, k, v, bias, sinks), rest = split(args)
+    if direct.serves(q, k, v, bias, sinks, rest):
+        output, lse = like(q, v.shape[3]), torch.empty(q.shape[:-1], dtype=wide(q))
+        direct.forward(q, k, v, bias, rest, output, lse)
+        return output, lse
     return attended(_call(q, k, v, bias, sinks, rest), q, v.shape[3])
 
 
@@ -124,6 +129,10 @@ def keep(
 
 def backward(*args: Any) -> tuple[torch.Tensor, ...]:
     (do, dlse, q, k, v, bias, sinks, output, lse, bias_grad), rest = split(args)
+    if not bias_grad and direct.serves(q, k, v, bias, sinks, rest):
+        found = [like(t, t.shape[3]) for t in (q, k, v)]
+        direct.backward(do, dlse, q, k, v, bias, rest, output, lse, found)
+        return (*found, or_nothing(None, q), or_nothing(None, q))
     call = _call(q, k, v, bias, sinks, rest)
     problem = call.problem
     given = {
