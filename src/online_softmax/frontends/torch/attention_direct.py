@@ -35,7 +35,9 @@ def serves(q: Any, k: Any, v: Any, bias: Any, sinks: Any, rest: Rest) -> bool:
         return False
     if (rest.scale is not None and not abs(rest.scale) < _MOST) or not 0 <= rest.softcap < _MOST:
         return False
-    if bias is not None and (bias.dtype is not wide(q) or not _broadcasts(bias, (batch, heads, queries, keys))):
+    if bias is not None and (
+        bias.dtype is not wide(q) or not _broadcasts(bias, (batch, heads, queries, keys))
+    ):
         return False
     mask = rest.mask
     if mask is not None and not (
@@ -46,9 +48,7 @@ def serves(q: Any, k: Any, v: Any, bias: Any, sinks: Any, rest: Rest) -> bool:
 
 
 def _broadcasts(t: torch.Tensor, shape: tuple[int, ...]) -> bool:
-    return t.ndim <= 4 and all(
-        n in (1, m) for n, m in zip(reversed(t.shape), reversed(shape), strict=False)
-    )
+    return t.ndim <= 4 and all(n in (1, m) for n, m in zip(reversed(t.shape), reversed(shape), strict=False))
 
 
 def forward(

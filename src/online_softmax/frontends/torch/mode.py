@@ -51,6 +51,11 @@ def wants_gradient(args: tuple[Any, ...]) -> bool:
     return torch.is_grad_enabled() and any(a.requires_grad for a in args if isinstance(a, torch.Tensor))
 
 
+def autocast(device: str) -> bool:
+    """Whether autocast is on; "meta", which it does not know, has none."""
+    return device != "meta" and torch.is_autocast_enabled(device)
+
+
 def threads() -> int:
     """As many as PyTorch uses within an operation."""
     return torch.get_num_threads()

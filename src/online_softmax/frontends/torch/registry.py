@@ -110,7 +110,7 @@ class Op:
     def __call__(self, *args: Any) -> Any:
         if self.policy is not None:
             device = next(a.device.type for a in args if isinstance(a, torch.Tensor))
-            if torch.is_autocast_enabled(device):
+            if mode.autocast(device):
                 args = self.policy(args, device)
         if not torch.compiler.is_compiling() and mode.on_cpu(args) and mode.plain():
             if self.rule is None or not mode.wants_gradient(args):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..attention_arguments import MOST_FEATURES
-from . import checks
+from . import checks, mode
 from .attention import attention
 
 _Shape = tuple[int, ...]
@@ -82,7 +82,7 @@ def unserved(
             return f"{name} is {str(t.dtype).removeprefix('torch.')}, which is not served"
     if attn_mask is not None and is_causal:
         return "attn_mask and is_causal are both given"
-    if not query.dtype == key.dtype == value.dtype and not torch.is_autocast_enabled(query.device.type):
+    if not query.dtype == key.dtype == value.dtype and not mode.autocast(query.device.type):
         return f"query, key and value are {query.dtype}, {key.dtype} and {value.dtype}"
     if query.ndim and value.ndim and (query.shape[-1] > MOST_FEATURES or value.shape[-1] > MOST_FEATURES):
         return f"a head has more than {MOST_FEATURES} features"
@@ -101,13 +101,13 @@ def _together(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, 
     if attn_mask is not None and not isinstance(attn_mask, torch.Tensor):
         checks.any_tensor(attn_mask, "attn_mask")
     checks.same_device(query=query, key=key, value=value, attn_mask=attn_mask)
-    if not query.dtype == key.dtype == value.dtype and not torch.is_autocast_enabled(query.device.type):
+    if not query.dtype == key.dtype == value.dtype and not mode.autocast(query.device.type):
         raise RuntimeError(
             f"query, key and value are {query.dtype}, {key.dtype} and {value.dtype}: one format would do"
         )
     if attn_mask is not None:
         if attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
-            if not torch.is_autocast_enabled(query.device.type):
+            if not mode.autocast(query.device.type):
                 would = f"torch.bool, torch.float32 or query's, {query.dtype}, would do"
                 raise RuntimeError(f"attn_mask is {attn_mask.dtype}: {would}")
         if is_causal:
