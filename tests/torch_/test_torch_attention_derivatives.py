@@ -13,6 +13,9 @@ from torch.func import grad, hessian, jacfwd, jacrev, vmap
 import online_softmax.torch as ost
 from online_softmax.frontends.torch.attention_options import Rest
 
+# PyTorch's own forward mode loads scripts in the format that it deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.:DeprecationWarning")
+
 OPS = torch.ops.online_softmax
 STARTS = {"cu_seqlens_q": torch.tensor([0, 1, 3]), "cu_seqlens_k": torch.tensor([0, 2, 3])}
 
@@ -203,7 +206,6 @@ def loss(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, b: torch.Tensor, s: 
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_compiled(backend: str) -> None:
     tensors = [*small(False), normal(2, 3, seed=3), normal(2, seed=4)]
     tensors = [t.requires_grad_() for t in tensors]
@@ -270,13 +272,14 @@ def checked() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     do, dlse = normal(*output.shape, seed=8).requires_grad_(), normal(*lse.shape, seed=9)
     five = (q, k, v, bias, sinks)
     turned = normal(2, 3, 2, 1).transpose(1, 2).bfloat16()
+    plain = [t.detach() for t in (q, k, v)]
     stored = [t.detach().to(torch.int8) for t in (k, v)]
     one = torch.tensor(0.5)
     return {
         "forward": (OPS.attention, (*five, *rest)),
         "lengths": (OPS.attention, (q, k, v, None, None, *lengths)),
-        "turned": (OPS.attention, (turned, k.bfloat16(), v.bfloat16(), None, None, *Rest())),
-        "packed": (OPS.attention, (q[:1], k[:1], v[:1], None, None, *packed)),
+        "turned": (OPS.attention, (turned, *(t.bfloat16() for t in plain[1:]), None, None, *Rest())),
+        "packed": (OPS.attention, (*(t[:1] for t in plain), None, None, *packed)),
         "backward": (OPS.attention_backward, (do, dlse, *five, output, lse, True, *rest)),
         "backward without": (OPS.attention_backward, (do, None, *five[:4], None, output, lse, False, *rest)),
         "jvp": (OPS.attention_jvp, (*five, q, None, v, bias, None, *rest)),
