@@ -106,3 +106,14 @@ def of_arrays(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any)
 def equal_bits(t: torch.Tensor, a: np.ndarray[Any, Any]) -> bool:
     """NaN of any payload apart."""
     return bool(np.array_equal(memory.array(t).astype(np.float64), a.astype(np.float64), equal_nan=True))
+
+
+def strided(t: torch.Tensor, way: str) -> torch.Tensor:
+    """The same values laid out otherwise."""
+    if way == "transposed":
+        return t.transpose(1, 2).contiguous().transpose(1, 2)
+    if way == "every other":
+        return torch.stack([t, t + 1], -1).flatten(-2)[..., ::2]
+    if way == "offset":
+        return torch.cat([t[:1], t])[1:]
+    return t.mT.contiguous().mT

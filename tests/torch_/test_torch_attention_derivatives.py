@@ -1,4 +1,4 @@
-"""Attention of tensors under PyTorch's transforms: derivatives of all orders, vmap, compile, export, opcheck."""
+"""Attention of tensors under PyTorch's transforms: derivatives, vmap, compile, export, opcheck."""
 
 from __future__ import annotations
 

@@ -46,14 +46,16 @@ def test_dropout_is_for_training() -> None:
     torch.manual_seed(1)
     assert torch.equal(dropped, ost.attention(q, k, v, dropout_p=0.5, layout="BSHD"))
     plain = ost.attention(q, k, v, layout="BSHD")
-    assert torch.equal(module.eval()(q, k, v), plain) and not torch.equal(dropped, plain)
+    assert torch.equal(module.eval()(q, k, v), plain)
+    assert not torch.equal(dropped, plain)
 
 
 def test_sinks_are_learned() -> None:
     q, k, v = operands()
     module = ost.Attention(sinks=4, layout="BSHD", dtype=torch.float64)
     assert [n for n, _ in module.named_parameters()] == ["sinks"]
-    assert module.sinks.dtype == torch.float64 and torch.equal(module.sinks, torch.zeros_like(module.sinks))
+    assert module.sinks.dtype == torch.float64
+    assert torch.equal(module.sinks, torch.zeros_like(module.sinks))
     step = torch.optim.SGD(module.parameters(), lr=0.5)
     before = module(q, k, v).square().sum()
     before.backward()
@@ -67,7 +69,8 @@ def test_copies(copied: Any) -> None:
     module = ost.Attention(sinks=4, **OPTIONS)
     torch.nn.init.normal_(module.sinks)
     other = copied(module)
-    assert torch.equal(other(q, k, v), module(q, k, v)) and repr(other) == repr(module)
+    assert torch.equal(other(q, k, v), module(q, k, v))
+    assert repr(other) == repr(module)
     torch.nn.init.zeros_(other.sinks)
     assert not torch.equal(other(q, k, v), module(q, k, v))
 

@@ -21,7 +21,7 @@ def normal(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> to
 
 
 def same(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any = None, **options: Any) -> torch.Tensor:
-    """Output and gradients are those of PyTorch's reference, in float64: some ten roundings of numbers near 1."""
+    """Output and gradients are those of PyTorch's reference, in float64: some ten roundings near 1."""
     tensors = [t.detach().requires_grad_() for t in (q, k, v)]
     if mask is not None and mask.dtype != torch.bool:
         mask = mask.detach().requires_grad_()
@@ -90,7 +90,8 @@ def test_empty(shape: tuple[int, int, int, int]) -> None:
     batch, heads, queries, keys = shape
     q, k = normal(batch, heads, queries, 5), normal(batch, heads, keys, 5)
     found = ours(q, k, k)
-    assert found.shape == q.shape and torch.equal(found, torch.zeros_like(q))
+    assert found.shape == q.shape
+    assert torch.equal(found, torch.zeros_like(q))
     assert ours(q[:1], k, k).shape == q.shape
 
 
@@ -106,7 +107,8 @@ def test_dropout() -> None:
     torch.manual_seed(0)
     first, second = ours(q, q, q, dropout_p=0.5), ours(q, q, q, dropout_p=0.5)
     torch.manual_seed(0)
-    assert torch.equal(ours(q, q, q, dropout_p=0.5), first) and not torch.equal(first, second)
+    assert torch.equal(ours(q, q, q, dropout_p=0.5), first)
+    assert not torch.equal(first, second)
     nothing = ours(q, q, q, dropout_p=1.0)
     assert torch.equal(nothing, torch.zeros_like(nothing))
     assert torch.equal(torch.autograd.grad(nothing.sum(), q)[0], torch.zeros_like(q))
@@ -160,7 +162,8 @@ def test_errors(name: str) -> None:
 
 def test_unserved_says_why() -> None:
     q = normal(2, 3, 4)
-    assert unserved(q, q, q) is None and unserved(q, q, q, normal(4, 3), 0.1, False, 0.5, True) is None
+    assert unserved(q, q, q) is None
+    assert unserved(q, q, q, normal(4, 3), 0.1, False, 0.5, True) is None
     assert unserved(q.to("meta"), q.to("meta"), q.to("meta")) is None
     nested = torch.nested.nested_tensor([q[0], q[1]], layout=torch.jagged)
     for reason, args in {

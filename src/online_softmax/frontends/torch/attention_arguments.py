@@ -199,7 +199,7 @@ def seed(value: Any, generator: Any, p: float) -> torch.Tensor | None:
 
 def sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, paged: bool = False) -> arrays.Sizes:
     """Sizes that fit together. Raises ValueError."""
-    return arrays.sizes_of(q, k, v, paged=paged)  # type: ignore[arg-type]  # reads shapes alone
+    return arrays.sizes_of(q, k, v, paged=paged)
 
 
 def stored(

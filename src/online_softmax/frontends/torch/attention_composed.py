@@ -1,5 +1,5 @@
-"""Attention's derivatives composed of PyTorch's operations on the matrix of scores, differentiable to any order:
-what `attention_ops` has no kernel for is differentiated here. Memory is a multiple of the scores.
+"""Attention's derivatives composed of PyTorch's operations on the matrix of scores, differentiable to any
+order: what `attention_ops` has no kernel for is differentiated here. Memory is a multiple of the scores.
 
 The formulas are those of the package's attention_derivatives.py, in whose letters this is written.
 """
@@ -235,7 +235,8 @@ def _sequence(starts: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def _seen(q: torch.Tensor, k: torch.Tensor, rest: Rest) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """Who sees whom, None for all; how far a key lies from the query's place. Both broadcast to the scores."""
+    """Who sees whom, None for all; how far a key lies from the query's place. Both broadcast to
+    the scores."""
     queries, keys = (torch.arange(t.shape[2], device=q.device) for t in (q, k))
     rows, columns = queries[:, None], keys[None]
     length: Any = k.shape[2]

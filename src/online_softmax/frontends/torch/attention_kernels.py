@@ -113,16 +113,16 @@ def keep(
     cu_seqlens_k: torch.Tensor | None, dropout_p: float, origin: list[int] | None,
 ) -> torch.Tensor:  # fmt: skip
     """Which weights stay: bool (batch, heads, queries, keys), False between sequences."""
-    first = tuple(origin or (0, 0, 0, 0))
+    b, h, q0, k0 = origin or (0, 0, 0, 0)
     made = np.zeros((batch, heads, queries, keys), np.bool_)
     if cu_seqlens_q is None or cu_seqlens_k is None:
-        made = cpu_attention.keep(dropout_p, number(seed), made.shape, first)
+        made = cpu_attention.keep(dropout_p, number(seed), made.shape, (b, h, q0, k0))
         return torch.from_numpy(made)
     starts, ends = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
     for i in range(len(starts) - 1):
         q, k = slice(*starts[i : i + 2]), slice(*ends[i : i + 2])
         shape = (1, heads, q.stop - q.start, k.stop - k.start)
-        at = (first[0] + i, *first[1:])
+        at = (b + i, h, q0, k0)
         made[:, :, q, k] = cpu_attention.keep(dropout_p, number(seed), shape, at)
     return torch.from_numpy(made)
 
