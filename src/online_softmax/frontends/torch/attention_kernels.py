@@ -13,7 +13,7 @@ from ... import cpu, cpu_attention
 from .. import attention as arrays
 from .. import checks
 from ..attention_call import Call, Options, described
-from . import attention_direct as direct
+from . import attention_direct as plain
 from . import memory, mode
 from .attention_options import Rest, rows_by_place, split, wide
 
@@ -70,11 +70,18 @@ def _call(q: Any, k: Any, v: Any, bias: Any, sinks: Any, rest: Rest) -> Call:
 
 def forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
     (q, k, v, bias, sinks), rest = split(args)
-    if direct.serves(q, k, v, bias, sinks, rest):
-        output, lse = like(q, v.shape[3]), torch.empty(q.shape[:-1], dtype=wide(q))
-        direct.forward(q, k, v, bias, rest, output, lse)
-        return output, lse
+    if plain.serves(q, k, v, bias, sinks, rest):
+        return direct(q, k, v, bias, rest)
     return attended(_call(q, k, v, bias, sinks, rest), q, v.shape[3])
+
+
+def direct(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, rest: Rest
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A call that `attention_direct` serves."""
+    output, lse = like(q, v.shape[3]), torch.empty(q.shape[:-1], dtype=wide(q))
+    plain.forward(q, k, v, bias, rest, output, lse)
+    return output, lse
 
 
 def attended(call: Call, q: torch.Tensor, features: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -129,9 +136,9 @@ def keep(
 
 def backward(*args: Any) -> tuple[torch.Tensor, ...]:
     (do, dlse, q, k, v, bias, sinks, output, lse, bias_grad), rest = split(args)
-    if not bias_grad and direct.serves(q, k, v, bias, sinks, rest):
+    if not bias_grad and plain.serves(q, k, v, bias, sinks, rest):
         found = [like(t, t.shape[3]) for t in (q, k, v)]
-        direct.backward(do, dlse, q, k, v, bias, rest, output, lse, found)
+        plain.backward(do, dlse, q, k, v, bias, rest, output, lse, found)
         return (*found, or_nothing(None, q), or_nothing(None, q))
     call = _call(q, k, v, bias, sinks, rest)
     problem = call.problem

@@ -24,7 +24,7 @@ _KNOWN: Final = all(hasattr(torch._C, name) for name in _NAMES) and hasattr(forw
 #: Set within the vmap of batched gradients (torch.autograd.grad with is_grads_batched), which is not that of
 #: torch.func.
 _OLD_VMAP: Final = torch._C._dispatch_key_parse("VmapMode") if _KNOWN else None
-_PLAIN_TYPES: Final = (torch.Tensor, torch.nn.Parameter)
+PLAIN_TYPES: Final = (torch.Tensor, torch.nn.Parameter)
 
 
 def plain() -> bool:
@@ -44,7 +44,7 @@ def plain() -> bool:
 
 def on_cpu(args: tuple[Any, ...]) -> bool:
     """Whether all tensors among the arguments are plain ones in CPU memory."""
-    return all(a.is_cpu and type(a) in _PLAIN_TYPES for a in args if isinstance(a, torch.Tensor))
+    return all(a.is_cpu and type(a) in PLAIN_TYPES for a in args if isinstance(a, torch.Tensor))
 
 
 def wants_gradient(args: tuple[Any, ...]) -> bool:

@@ -167,10 +167,8 @@ def _mask(mask: torch.Tensor, scores: _Shape) -> torch.Tensor:
     if mask.ndim > len(scores) or any(
         n not in (1, m) for n, m in zip(reversed(mask.shape), reversed(scores), strict=False)
     ):
-        raise RuntimeError(
-            f"attn_mask has shape {tuple(mask.shape)}: one that broadcasts to {scores}, (..., queries, keys), "
-            "would do"
-        )
+        would = f"one that broadcasts to {scores}, (..., queries, keys), would do"
+        raise RuntimeError(f"attn_mask has shape {tuple(mask.shape)}: {would}")
     mask = mask.reshape((1,) * (max(len(scores), 4) - mask.ndim) + tuple(mask.shape))
     before, after = tuple(mask.shape[:-3]), mask.shape[-3:]
     if all(n == 1 for n in before):
