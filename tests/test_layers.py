@@ -37,6 +37,7 @@ LAYERS = (
     ("cpu_linear",),
     ("cpu_linear_gradient",),
     ("frontends",),
+    ("torch", "jax", "transformers", "scipy"),
     ("traffic", "conformance", "exercise"),
     ("report",),
     ("cli",),
@@ -77,6 +78,7 @@ CORE_USERS = {
 }
 #: Frameworks a caller may not have: only these parts name them, and never when the package is imported.
 OPTIONAL = {
+    "array_api_compat",
     "torch",
     "jax",
     "triton",
