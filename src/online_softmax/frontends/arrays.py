@@ -30,6 +30,7 @@ PLAIN: Final = frozenset(
         NoneType, bool, int, float, str, list, tuple, DefaultAxis,
     }
 )  # fmt: skip
+_OPTIONS: Final = PLAIN - {np.ndarray, list, tuple}
 #: Options whose lists and tuples are not arrays.
 _NOT_ARRAYS: Final = frozenset({"axis", "dim", "window", "origin", "riders", "shard"})
 #: What the derivatives' names end with. A framework that differentiates by itself need not have them.
@@ -61,11 +62,33 @@ class _Foreign(NamedTuple):
         return "a jax.Array" if self.kind == "jax" else f"a {full_name(type(self.value))}"
 
 
+class Served(NamedTuple):
+    """A function of NumPy arrays, and what a call of it has to be taken apart by."""
+
+    function: Callable[..., Any]
+    name: str
+    #: Parameters that may be given by place, and those of them that have no default.
+    places: tuple[str, ...]
+    needed: tuple[str, ...]
+    defaults: dict[str, Any]
+
+
+def served(function: Callable[..., Any]) -> Served:
+    """What `elsewhere` takes for `function`."""
+    code = function.__code__
+    places = code.co_varnames[: code.co_argcount]
+    values = function.__defaults__ or ()
+    needed = places[: len(places) - len(values)]
+    defaults = dict(zip(places[len(needed) :], values, strict=True)) | (function.__kwdefaults__ or {})
+    return Served(function, function.__name__, places, needed, defaults)
+
+
 def routed(function: Callable[P, R]) -> Callable[P, R]:
     """A function of NumPy arrays that passes calls with other arrays on to who serves them.
 
     Cost: a look at the type of each argument given.
     """
+    here = served(function)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -78,9 +101,10 @@ def routed(function: Callable[P, R]) -> Callable[P, R]:
                     break
             else:
                 return function(*args, **kwargs)
-        names = function.__code__.co_varnames[: function.__code__.co_argcount]
-        if len(args) <= len(names):
-            result = elsewhere(function, {**dict(zip(names, args, strict=False)), **kwargs})
+        if len(args) <= len(here.places):
+            given: dict[str, Any] = dict(zip(here.places, args, strict=False))
+            given.update(kwargs)
+            result = elsewhere(here, given)
             if result is not NotImplemented:
                 return cast(R, result)
         return function(*args, **kwargs)
@@ -88,17 +112,21 @@ def routed(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def elsewhere(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-    """What a call of `function` with these arguments returns where NumPy does not serve it, else
+def elsewhere(here: Served, given: Mapping[str, Any]) -> Any:
+    """What a call with these arguments, by their names, returns where NumPy does not serve it, else
     NotImplemented.
 
     Raises TypeError for arrays of more than one framework, for arrays not in memory, sparse ones, and for
     what the framework's function does not take.
     """
-    foreign = []
+    foreign, beside = [], []
     for name, value in given.items():
-        found = _foreign(name, value)
-        if found is not None:
+        if type(value) in _OPTIONS:
+            continue
+        found = None if type(value) in PLAIN else _foreign(name, value)
+        if found is None:
+            beside.append((name, value))
+        else:
             foreign.append(found)
     if not foreign:
         return NotImplemented
@@ -107,15 +135,15 @@ def elsewhere(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
         if other.kind != first.kind or other.library is not first.library:
             _mixed(other, first)
     if first.kind != "jax":  # jax.numpy takes NumPy's arrays beside its own
-        for name, value in given.items():
+        for name, value in beside:
             _beside(name, value, first)
     if first.kind == "array":
-        return _through_numpy(function, given, foreign)
-    return _by_framework(function, given, first)
+        return _through_numpy(here.function, given, foreign)
+    return _by_framework(here, given, first)
 
 
 def _foreign(name: str, value: Any) -> _Foreign | None:
-    if type(value) in PLAIN or isinstance(value, _NUMPY):
+    if isinstance(value, _NUMPY):
         return None
     for module, cls in _FRAMEWORKS.items():
         loaded = sys.modules.get(module)
@@ -168,38 +196,30 @@ def _beside(name: str, value: Any, first: _Foreign) -> None:
     )
 
 
-def _by_framework(function: Callable[..., Any], given: Mapping[str, Any], first: _Foreign) -> Any:
-    name = function.__name__
-    # By its name: the face lies above this package, as it is made of what this package routes.
+def _by_framework(here: Served, given: Mapping[str, Any], first: _Foreign) -> Any:
     # As an attribute of the package, which imports it: torch.compile takes that, and no import by name.
     face = getattr(sys.modules[_PACKAGE], first.kind)
-    serving = getattr(face, name, None)
+    serving = getattr(face, here.name, None)
     if serving is None:
-        _no_such(name, first)
-    positional, options = _without_defaults(function, given)
+        _no_such(here.name, first)
+    # Without defaults by place, with one by name and only where it differs: faces have their own order.
+    positional = []
+    for name in here.needed:
+        if name not in given:
+            break
+        positional.append(given[name])
+    options = {}
+    for name, value in given.items():
+        if name in here.defaults:
+            if value is not here.defaults[name]:
+                options[name] = value
+        elif name not in here.needed[: len(positional)]:
+            options[name] = value
     try:
         return serving(*positional, **options)
     except TypeError as error:
         _unknown_option(serving, options, first, error)
         raise
-
-
-def _without_defaults(
-    function: Callable[..., Any], given: Mapping[str, Any]
-) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments that have no default by their place, and those that differ from theirs by name."""
-    code = function.__code__
-    defaults = function.__defaults__ or ()
-    names = code.co_varnames[: code.co_argcount]
-    needed = names[: code.co_argcount - len(defaults)]
-    known = dict(zip(names[len(needed) :], defaults, strict=True)) | (function.__kwdefaults__ or {})
-    positional = []
-    for name in needed:
-        if name not in given:
-            break
-        positional.append(given[name])
-    rest = [name for name in given if name not in needed[: len(positional)]]
-    return positional, {n: given[n] for n in rest if n not in known or given[n] is not known[n]}
 
 
 def _no_such(name: str, first: _Foreign) -> NoReturn:

@@ -99,7 +99,7 @@ def softmax(
         elif type(out) is _ndarray and _core.softmax_small_out(x, out):
             return out
     if type(x) not in _PLAIN or type(where) not in _PLAIN or type(out) not in _PLAIN:
-        found = arrays.elsewhere(softmax, {
+        found = arrays.elsewhere(_SERVED_SOFTMAX, {
             "x": x, "axis": axis, "dim": dim, "where": where, "out": out, "dtype": dtype,
             "algorithm": algorithm, "precision": precision, "order": order, "isa": isa,
             "threads": threads,
@@ -134,7 +134,7 @@ def log_softmax(
         elif type(out) is _ndarray and _core.log_softmax_small_out(x, out):
             return out
     if type(x) not in _PLAIN or type(where) not in _PLAIN or type(out) not in _PLAIN:
-        found = arrays.elsewhere(log_softmax, {
+        found = arrays.elsewhere(_SERVED_LOG_SOFTMAX, {
             "x": x, "axis": axis, "dim": dim, "where": where, "out": out, "dtype": dtype,
             "algorithm": algorithm, "precision": precision, "order": order, "isa": isa,
             "threads": threads,
@@ -178,7 +178,7 @@ def logsumexp(
         if small is not None:
             return small
     if type(x) not in _PLAIN or type(b) not in _PLAIN or type(where) not in _PLAIN:
-        other = arrays.elsewhere(logsumexp, {
+        other = arrays.elsewhere(_SERVED_LOGSUMEXP, {
             "x": x, "axis": axis, "dim": dim, "b": b, "where": where, "keepdims": keepdims,
             "return_sign": return_sign, "algorithm": algorithm, "order": order, "isa": isa,
             "threads": threads,
@@ -234,6 +234,11 @@ def softmax_topk(
     values = checks.cast(given, checks.compute_dtype(target))
     top, indices, lse = cpu.topk(values, entries, over, isa=isa, threads=threads)
     return TopK(checks.cast(top, target), indices, lse[()])
+
+
+_SERVED_SOFTMAX = arrays.served(softmax)
+_SERVED_LOG_SOFTMAX = arrays.served(log_softmax)
+_SERVED_LOGSUMEXP = arrays.served(logsumexp)
 
 
 def _rows(
