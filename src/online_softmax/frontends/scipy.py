@@ -187,8 +187,8 @@ def _differences(x: Array, over: tuple[int, ...]) -> Array:
     if x.max() <= _EXACT and (x.dtype.kind == "u" or x.min() >= -_EXACT):
         return x
     # Modulo 2**64: the difference of any two is below it.
-    distance = x.max(axis=over, keepdims=True).astype(np.uint64) - x.astype(np.uint64)
-    return np.negative(distance.astype(np.float64))
+    distance: Array = x.max(axis=over, keepdims=True).astype(np.uint64) - x.astype(np.uint64)
+    return -distance.astype(np.float64)
 
 
 def _below_infinity(x: Array, result: Array, over: tuple[int, ...]) -> Array:
