@@ -31,6 +31,7 @@ from .checks import Array
 
 #: Integers past these are no longer float64 numbers.
 _EXACT = 1 << 53
+_WEAK = (bool, int, float, complex)
 
 
 def softmax(x: Any, axis: Any = None) -> Any:
@@ -148,20 +149,18 @@ def _number(value: Any, name: str) -> Array:
 
 
 def _promoted(a: Any, b: Any, terms: Array, weights: Array | None) -> np.dtype[Any]:
-    """The format of a result: NumPy's rule, in which Python's numbers are weak, and never integers."""
-    kinds = [
-        value if type(value) in (bool, int, float, complex) else array.dtype
-        for value, array in ((a, terms), (b, weights))
-        if array is not None
-    ]
+    """The format of a result: NumPy's rule, in which Python's numbers are weak, and float64 for integers."""
+    pairs = [(a, terms)] if weights is None else [(a, terms), (b, weights)]
+    kinds = [array.dtype for value, array in pairs if type(value) not in _WEAK]
     try:
-        dtype = np.result_type(*kinds, 1.0)
+        dtype = np.result_type(*kinds) if kinds else checks.FLOAT64
     except TypeError as error:
-        names = " and ".join(array.dtype.name for array in (terms, weights) if array is not None)
+        names = " and ".join(dtype.name for dtype in kinds)
         raise TypeError(
             f"a and b are {names}, which promote to no common format: one format would do"
         ) from error
-    return dtype if wide_rows.serves(dtype) else checks.result_dtype(dtype, None)
+    dtype = checks.result_dtype(dtype, None) if not wide_rows.serves(dtype) else dtype
+    return np.result_type(dtype, 1j) if any(type(value) is complex for value, _ in pairs) else dtype
 
 
 def _common(terms: Array, weights: Array) -> tuple[int, ...]:
