@@ -6,7 +6,7 @@ x
     Real numbers of any shape, strides, alignment and byte order; also lists and scalars. Served as they
     are: float64, float32, float16 and, from ml_dtypes, bfloat16, float8_e4m3fn, float8_e5m2 (computed in
     float32). Integers and bool count as float64. Complex, longdouble, object and string arrays, and masked
-    arrays, raise TypeError.
+    arrays, raise TypeError. Arrays of other libraries are answered in their own kind: docs/arrays.md.
 axis, dim
     One argument under two names: an int, a tuple of ints, or (axis only) None for all axes together. The
     default is the last axis, as in PyTorch and JAX; SciPy's is None.
