@@ -201,7 +201,7 @@ def _by_framework(here: Served, given: Mapping[str, Any], first: _Foreign) -> An
     face = getattr(sys.modules[_PACKAGE], first.kind)
     serving = getattr(face, here.name, None)
     if serving is None:
-        _no_such(here.name, first)
+        _no_such(here.name, first, face)
     # Without defaults by place, with one by name and only where it differs: faces have their own order.
     positional = []
     for name in here.needed:
@@ -222,12 +222,13 @@ def _by_framework(here: Served, given: Mapping[str, Any], first: _Foreign) -> An
         raise
 
 
-def _no_such(name: str, first: _Foreign) -> NoReturn:
-    ending = next((e for e in _DERIVATIVES if name.endswith(e)), None)
-    if ending is None:
-        would = f"NumPy arrays would do, online_softmax.{first.kind} has no {name}"
+def _no_such(name: str, first: _Foreign, face: Any) -> NoReturn:
+    ending = next((e for e in _DERIVATIVES if name.endswith(e)), "")
+    of = name.removesuffix(ending)
+    if ending and hasattr(face, of):
+        would = f"{_BY_ITSELF[first.kind].format(of)} would do"
     else:
-        would = f"{_BY_ITSELF[first.kind].format(name.removesuffix(ending))} would do"
+        would = f"NumPy arrays would do, online_softmax.{first.kind} has no {name}"
     raise TypeError(f"{name} takes NumPy arrays and {first.name} is {first.article}: {would}")
 
 

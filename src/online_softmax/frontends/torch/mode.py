@@ -1,0 +1,50 @@
+"""What PyTorch is doing around a call: whether a kernel may be called directly, and with how many threads.
+
+The registered operations always do the right thing, but the dispatcher takes some tens of microseconds for
+one that is written in Python. Where nothing is traced or transformed it has nothing to add.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch.autograd import forward_ad
+
+# There is no public question for these. Where one is missing every call goes through the dispatcher.
+_NAMES: Final = (
+    "_are_functorch_transforms_active",
+    "_len_torch_dispatch_stack",
+    "_len_torch_function_stack",
+    "_get_tracing_state",
+)
+_KNOWN: Final = all(hasattr(torch._C, name) for name in _NAMES) and hasattr(forward_ad, "_current_level")
+_PLAIN_TYPES: Final = (torch.Tensor, torch.nn.Parameter)
+
+
+def plain() -> bool:
+    """Whether nothing traces, transforms or watches calls: no torch.func, no mode, no forward-mode AD, no
+    torch.jit.trace."""
+    c = torch._C
+    return (
+        _KNOWN
+        and not c._are_functorch_transforms_active()
+        and not c._len_torch_dispatch_stack()
+        and not c._len_torch_function_stack()
+        and forward_ad._current_level < 0
+        and c._get_tracing_state() is None
+    )
+
+
+def on_cpu(args: tuple[Any, ...]) -> bool:
+    """Whether all tensors among the arguments are plain ones in CPU memory."""
+    return all(a.is_cpu and type(a) in _PLAIN_TYPES for a in args if isinstance(a, torch.Tensor))
+
+
+def wants_gradient(args: tuple[Any, ...]) -> bool:
+    return torch.is_grad_enabled() and any(a.requires_grad for a in args if isinstance(a, torch.Tensor))
+
+
+def threads() -> int:
+    """As many as PyTorch uses within an operation."""
+    return torch.get_num_threads()
