@@ -1,5 +1,6 @@
 """The functions of the library on tensors of PyTorch."""
 
+from .losses import Loss, LossReport, cross_entropy
 from .rows import log_softmax, logsumexp, softmax
 
-__all__ = ["log_softmax", "logsumexp", "softmax"]
+__all__ = ["Loss", "LossReport", "cross_entropy", "log_softmax", "logsumexp", "softmax"]
