@@ -18,7 +18,9 @@ Tensor = torch.Tensor
 
 #: What is asked for beside the loss, as bits.
 LSE, ENTROPY, RANK = 1, 2, 4
-_NOTHING: Final = (0,)
+NOTHING: Final = (0,)
+OPTIONS: Final = len(Options._fields)
+_LOSS_COUNT: Final = 5 + OPTIONS
 _TENSORS: Final = "Tensor logits, Tensor targets, Tensor? weight, Tensor? row_weight, "
 
 
@@ -52,7 +54,7 @@ def _loss_cpu(
     if made:
         return number(found.loss), number(found.lse)
     loss = number(found)
-    return loss, loss.new_empty(_NOTHING)
+    return loss, loss.new_empty(NOTHING)
 
 
 def _gradient_cpu(
@@ -88,7 +90,7 @@ def _report_cpu(
     wide, whole = wide_of(logits), torch.int64
 
     def one(value: Any, dtype: torch.dtype = wide, wanted: bool = True) -> Tensor:
-        return number(value) if wanted and value is not None else torch.empty(_NOTHING, dtype=dtype)
+        return number(value) if wanted and value is not None else torch.empty(NOTHING, dtype=dtype)
 
     return (
         one(found.loss),
@@ -109,7 +111,7 @@ def _loss_fake(
     wide, options = wide_of(logits), Options(*o)
     shape = calculus.rows_shape(logits, options)
     loss = logits.new_empty(shape if options.reduction == NONE else (), dtype=wide)
-    return loss, logits.new_empty(shape if made else _NOTHING, dtype=wide)
+    return loss, logits.new_empty(shape if made else NOTHING, dtype=wide)
 
 
 def _gradient_fake(dloss: Tensor, dlse: Tensor | None, logits: Tensor, *rest: Any) -> Tensor:
@@ -124,7 +126,7 @@ def _report_fake(
     shape = lse.shape
 
     def one(wanted: bool, dtype: torch.dtype = lse.dtype, more: tuple[int, ...] = ()) -> Tensor:
-        return logits.new_empty((*shape, *more) if wanted else _NOTHING, dtype=dtype)
+        return logits.new_empty((*shape, *more) if wanted else NOTHING, dtype=dtype)
 
     return (
         loss,
@@ -145,8 +147,8 @@ class _Loss(Rule):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         logits, targets, weight, row_weight = inputs[:4]
-        ctx.o = Options(*inputs[-len(Options._fields) :])
-        ctx.has_lse = bool(inputs[-len(Options._fields) - 1])
+        ctx.o = Options(*inputs[-OPTIONS :])
+        ctx.has_lse = bool(inputs[-OPTIONS - 1])
         ctx.count = len(inputs)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(logits, targets, weight, row_weight)
@@ -169,20 +171,8 @@ class _Loss(Rule):
 
     @staticmethod
     def jvp(ctx: Any, t_logits: Tensor | None, t_targets: Tensor | None, *_: Any) -> tuple[Any, ...]:
-        logits, *rest = ctx.saved_tensors
-        shape = calculus.rows_shape(logits, ctx.o)
-        one, zero = _one(logits, ctx.o), _zero(logits)
-        t_loss, t_lse = zero.expand(one.shape), zero.expand(shape)
-        if t_logits is not None:
-            t = t_logits.to(one.dtype)
-            t_loss = t_loss + calculus.collected(GRADIENT(one, None, logits, *rest, *ctx.o) * t, ctx.o)
-            if ctx.has_lse:
-                of_lse = GRADIENT(zero.expand(one.shape), torch.ones_like(t_lse), logits, *rest, *ctx.o)
-                t_lse = (of_lse * t).sum(ctx.o.axis)
-        if t_targets is not None and rest[0].is_floating_point():
-            made = calculus.of_targets(one, logits, Given(*rest), ctx.o) * t_targets
-            t_loss = t_loss + calculus.collected(made.to(one.dtype), ctx.o)
-        return t_loss, t_lse if ctx.has_lse else None, *(None,) * (4 if ctx.count > 14 else 0)
+        t_loss, t_lse = loss_jvp(t_logits, t_targets, ctx.saved_tensors, ctx.o, ctx.has_lse)
+        return t_loss, t_lse, *(None,) * (4 if ctx.count > _LOSS_COUNT else 0)
 
 
 class _Gradient(Rule):
@@ -197,7 +187,7 @@ class _Gradient(Rule):
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
         return *gradient_vjp(v, ctx.saved_tensors, ctx.o, ctx.needs_input_grad), *(None,) * (
-            2 + len(Options._fields)
+            2 + OPTIONS
         )
 
     @staticmethod
@@ -239,6 +229,26 @@ def gradient_jvp(tangents: tuple[Any, ...], saved: Any, o: Options) -> Tensor:
     return made
 
 
+def loss_jvp(
+    t_logits: Tensor | None, t_targets: Tensor | None, saved: Any, o: Options, has_lse: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The tangents of the loss and of the lse."""
+    logits, *rest = saved
+    shape = calculus.rows_shape(logits, o)
+    one, zero = _one(logits, o), _zero(logits)
+    t_loss, t_lse = zero.expand(one.shape), zero.expand(shape)
+    if t_logits is not None:
+        t = t_logits.to(one.dtype)
+        t_loss = t_loss + calculus.collected(GRADIENT(one, None, logits, *rest, *o) * t, o)
+        if has_lse:
+            of_lse = GRADIENT(zero.expand(one.shape), torch.ones_like(t_lse), logits, *rest, *o)
+            t_lse = (of_lse * t).sum(o.axis)
+    if t_targets is not None and rest[0].is_floating_point():
+        made = calculus.of_targets(one, logits, Given(*rest), o) * t_targets
+        t_loss = t_loss + calculus.collected(made.to(one.dtype), o)
+    return t_loss, t_lse if has_lse else None
+
+
 def _zero(logits: Tensor) -> Tensor:
     return logits.new_zeros((), dtype=wide_of(logits))
 
@@ -248,71 +258,15 @@ def _one(logits: Tensor, o: Options) -> Tensor:
     return logits.new_ones(shape, dtype=wide_of(logits))
 
 
-class _Training(torch.autograd.Function):
-    """A loss that is trained on, in plain eager code: the gradient is made where the loss is, which saves
-    the backward's reading. Calls of a backward after the first make it anew."""
-
-    @staticmethod
-    def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor]:
-        logits, targets, weight, row_weight, _, *rest = args
-        o = Options(*rest)
-        gradient = memory.empty_like(logits)
-        found = arrays.cross_entropy_with_gradient(
-            memory.array(logits),
-            memory.array(targets),
-            out=memory.array(gradient),
-            **keywords(weight, row_weight, o),
-        )
-        ctx.o, ctx.unused = o, [True]
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(logits, targets, weight, row_weight, gradient)
-        loss = number(found.loss)
-        nothing = loss.new_empty(_NOTHING)
-        ctx.mark_non_differentiable(nothing)
-        return loss, nothing
-
-    @staticmethod
-    def backward(ctx: Any, dloss: Tensor | None, _: Any) -> tuple[Any, ...]:
-        *saved, gradient = ctx.saved_tensors
-        if dloss is None:
-            return (None,) * (5 + len(Options._fields))
-        if torch.is_grad_enabled() or not mode.plain() or not (ctx.unused and ctx.unused.pop()):
-            gradient = GRADIENT(dloss, None, *saved, *ctx.o)
-        else:
-            gradient = _scaled(gradient, dloss, saved, ctx.o)
-        return gradient, *(None,) * (4 + len(Options._fields))
-
-
-def _scaled(gradient: Tensor, dloss: Tensor, saved: list[Any], o: Options) -> Tensor:
-    """The gradient that the forward made, times `dloss`, in its own memory."""
-    by = dloss.item()
-    if by == 1:
-        return gradient
-    if gradient.dtype in (torch.float32, torch.float64):
-        gradient.detach().data.mul_(by)  # no new version: what was saved is not read again
-        return gradient
-    # Rounded twice it would be off by more than half a unit.
-    return GRADIENT(dloss, None, *saved, *o)
-
-
-def _train(*args: Any) -> tuple[Tensor, Tensor]:
-    logits, targets, *_, made = args[:5]
-    # In float16 a gradient that is still to be scaled may fall below the format's range.
-    alone = logits.requires_grad and not targets.requires_grad and not made
-    if alone and args[-2] != NONE and logits.dtype != torch.float16:
-        return _Training.apply(*args)
-    return _Loss.apply(*args)
-
-
 # ---- batching
 
 
-def _alike(t: Tensor, along: int | None, size: int) -> Tensor:
+def alike(t: Tensor, along: int | None, size: int) -> Tensor:
     moved = front(t, along)
     return moved if along is not None and moved is not None else t.unsqueeze(0).expand(size, *t.shape)
 
 
-def _rows_weight(row_weight: Tensor | None, along: int | None, ndim: int) -> Tensor | None:
+def rows_weight(row_weight: Tensor | None, along: int | None, ndim: int) -> Tensor | None:
     if row_weight is None or along is None:
         return row_weight
     moved = row_weight.movedim(along, 0)
@@ -334,30 +288,30 @@ def _batched(in_dims: tuple[Any, ...], size: int, args: tuple[Any, ...], at: int
     """logits, targets, weight and row_weight, from `at` on, with the batch in front."""
     logits, targets, weight, row_weight = args[at : at + 4]
     along = in_dims[at : at + 4]
-    o = Options(*args[-len(Options._fields) :])
+    o = Options(*args[-OPTIONS :])
     rows = logits.ndim - (along[0] is not None)  # of the rows with the batch: the classes are not among them
     tensors = [
-        _alike(logits, along[0], size),
-        _alike(targets, along[1], size),
+        alike(logits, along[0], size),
+        alike(targets, along[1], size),
         weight,
-        _rows_weight(row_weight, along[3], rows),
+        rows_weight(row_weight, along[3], rows),
     ]
     return tensors, o._replace(axis=o.axis + 1)
 
 
 def _loss_vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-    name = "cross_entropy" if len(args) == 5 + len(Options._fields) else "cross_entropy_report"
+    name = "cross_entropy" if len(args) == _LOSS_COUNT else "cross_entropy_report"
     op = getattr(torch.ops.online_softmax, name)
     if in_dims[2] is not None:
         return one_by_one(op, info, in_dims, args)
     tensors, o = _batched(in_dims, info.batch_size, args, 0)
     others = [
-        _alike(a, d, info.batch_size) if isinstance(a, Tensor) else a
+        alike(a, d, info.batch_size) if isinstance(a, Tensor) else a
         for a, d in zip(args[4 : -len(o)], in_dims[4 : -len(o)], strict=True)
     ]
     loss, *rest = op(*tensors, *others, *o._replace(reduction=NONE))
     loss = calculus.reduced(loss, Given(*tensors[1:]), o, 1)
-    empty = [r.new_empty((info.batch_size, *_NOTHING)) if r.shape == _NOTHING else r for r in rest]
+    empty = [r.new_empty((info.batch_size, *NOTHING)) if r.shape == NOTHING else r for r in rest]
     return (loss, *empty), (0,) * (1 + len(rest))
 
 
@@ -368,12 +322,68 @@ def _gradient_vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
     dloss, dlse = args[:2]
     tensors, o = _batched(in_dims, info.batch_size, args, 2)
     shape = calculus.rows_shape(tensors[0], o)
-    dloss = _alike(dloss, in_dims[0], info.batch_size)
+    dloss = alike(dloss, in_dims[0], info.batch_size)
     if o.reduction == NONE and dloss.ndim == 1:
         dloss = dloss.reshape((info.batch_size, *(1,) * (len(shape) - 1)))
     up = calculus.upstream(dloss, Given(*tensors[1:]), o, shape, 1)
-    dlse = None if dlse is None else _alike(dlse, in_dims[1], info.batch_size)
+    dlse = None if dlse is None else alike(dlse, in_dims[1], info.batch_size)
     return op(up, dlse, *tensors, *o._replace(reduction=NONE)), 0
+
+
+class _Training(torch.autograd.Function):
+    """A loss that is trained on, in plain eager code: the gradient is made where the loss is, which saves
+    the backward's reading. Calls of a backward after the first make it anew."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor]:
+        logits, targets, weight, row_weight, _, *rest = args
+        o = Options(*rest)
+        gradient = memory.empty_like(logits)
+        found = arrays.cross_entropy_with_gradient(
+            memory.array(logits),
+            memory.array(targets),
+            out=memory.array(gradient),
+            **keywords(weight, row_weight, o),
+        )
+        ctx.o, ctx.unused = o, [True]
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(logits, targets, weight, row_weight, gradient)
+        loss = number(found.loss)
+        nothing = loss.new_empty(NOTHING)
+        ctx.mark_non_differentiable(nothing)
+        return loss, nothing
+
+    @staticmethod
+    def backward(ctx: Any, dloss: Tensor | None, _: Any) -> tuple[Any, ...]:
+        *saved, gradient = ctx.saved_tensors
+        if dloss is None:
+            return (None,) * (5 + OPTIONS)
+        if torch.is_grad_enabled() or not mode.plain() or not (ctx.unused and ctx.unused.pop()):
+            gradient = GRADIENT(dloss, None, *saved, *ctx.o)
+        else:
+            gradient = _scaled(gradient, dloss, saved, ctx.o)
+        return gradient, *(None,) * (4 + OPTIONS)
+
+
+def _scaled(gradient: Tensor, dloss: Tensor, saved: list[Any], o: Options) -> Tensor:
+    """The gradient that the forward made, times `dloss`, in its own memory."""
+    by = dloss.item()
+    if by == 1:
+        return gradient
+    if gradient.dtype in (torch.float32, torch.float64):
+        gradient.detach().data.mul_(by)  # no new version: what was saved is not read again
+        return gradient
+    # Rounded twice it would be off by more than half a unit.
+    return GRADIENT(dloss, None, *saved, *o)
+
+
+def _train(*args: Any) -> tuple[Tensor, Tensor]:
+    logits, targets, *_, made = args[:5]
+    # In float16 a gradient that is still to be scaled may fall below the format's range.
+    alone = logits.requires_grad and not targets.requires_grad and not made
+    if alone and args[-2] != NONE and logits.dtype != torch.float16:
+        return _Training.apply(*args)
+    return _Loss.apply(*args)
 
 
 LOSS = Op(

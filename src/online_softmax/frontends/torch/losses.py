@@ -102,7 +102,7 @@ def cross_entropy(
         return Loss(loss, lse) if return_lse else loss
     names = loss_arguments.riders_of(riders)
     if not goal.is_floating_point() or not {"rank", "correct"} & set(names):
-        chosen = _tokens(tokens, tuple(shape), device)
+        chosen = tokens_of(tokens, tuple(shape), device)
         return _report(operands, names, chosen, _other(kl_to, logits), o)
     name = next(n for n in ("correct", "rank") if n in names)
     raise ValueError(f"riders has {name!r} with class probabilities: class indices would do")
@@ -123,7 +123,7 @@ def _report(operands: tuple[Any, ...], names: tuple[str, ...], tokens: Any, kl_t
     )
 
 
-def _tokens(tokens: Any, shape: tuple[int, ...], device: torch.device) -> Tensor | None:
+def tokens_of(tokens: Any, shape: tuple[int, ...], device: torch.device) -> Tensor | None:
     if tokens is None:
         return None
     t = checks.any_tensor(tokens, "tokens")
