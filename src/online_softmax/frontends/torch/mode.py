@@ -57,6 +57,11 @@ def wants_gradient(args: tuple[Any, ...]) -> bool:
     return torch.is_grad_enabled() and any(a.requires_grad for a in args if isinstance(a, torch.Tensor))
 
 
+def numbers_at_hand(t: torch.Tensor) -> bool:
+    """Whether a branch on the tensor's values is possible: nothing traces or transforms it."""
+    return not torch.compiler.is_compiling() and plain() and on_cpu((t,))
+
+
 def threads() -> int:
     """As many as PyTorch uses within an operation."""
     return torch.get_num_threads()
