@@ -84,8 +84,9 @@ def attention(
     mode go by tiles and keep q, k, v, output and lse. Everything past that (forward mode over the gradient,
     third derivatives) is composed of PyTorch's operations on the matrix of scores: several times (batch,
     heads, queries, keys) of memory. Compiles, exports, vmaps: a new batch dimension is folded into batch
-    (into heads with sinks); with dropout or starts of sequences that differ the examples run one after the other.
-    Under autocast q, k, v and bias are cast as torch.nn.functional.scaled_dot_product_attention casts them.
+    (into heads with sinks); with dropout, or starts of sequences that differ, the examples run one after the
+    other. Under autocast q, k, v and bias are cast as torch.nn.functional.scaled_dot_product_attention casts
+    them.
 
     Raises: TypeError and ValueError naming the argument, RuntimeError for tensors of several devices,
         NotImplementedError for gradients that are not there and for devices without a kernel. What integers

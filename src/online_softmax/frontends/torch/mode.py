@@ -56,6 +56,11 @@ def autocast(device: str) -> bool:
     return device != "meta" and torch.is_autocast_enabled(device)
 
 
+def numbers_at_hand(t: torch.Tensor) -> bool:
+    """Whether a branch on the tensor's values is possible: nothing traces or transforms it."""
+    return not torch.compiler.is_compiling() and plain() and on_cpu((t,))
+
+
 def threads() -> int:
     """As many as PyTorch uses within an operation."""
     return torch.get_num_threads()
