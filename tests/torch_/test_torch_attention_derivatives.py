@@ -111,6 +111,19 @@ def test_third_derivatives(order: tuple[Any, Any, Any]) -> None:
     agree(lambda f: a(b(c(squared(f)))), q, k, v)
 
 
+def test_no_sequence_at_all() -> None:
+    q, k, v = small(True)
+    starts = torch.tensor([0])
+
+    def f(q: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = ost.attention(q, k, v, cu_seqlens_q=starts, cu_seqlens_k=starts)
+        return found
+
+    for transform in (jacfwd(f), jacrev(f), hessian(squared(f)), jacrev(jacrev(squared(f)))):
+        found = transform(q)
+        assert torch.equal(found, torch.zeros_like(found))
+
+
 # vmap
 
 DIMS = [(0, None, None), (None, 0, None), (None, None, 2), (1, 0, None), (0, 1, 2), (-1, None, 0)]

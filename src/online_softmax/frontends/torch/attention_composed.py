@@ -222,7 +222,8 @@ def _slopes(q: torch.Tensor, rest: Rest) -> torch.Tensor:
     """The slopes of queries, broadcastable to the scores."""
     slopes = rest.slopes
     assert slopes is not None
-    if rest.cu_seqlens_q is None or slopes.ndim == 1:
+    if rest.cu_seqlens_q is None or slopes.ndim == 1 or not slopes.shape[0]:
+        slopes = slopes if len(slopes) else slopes.new_zeros(q.shape[1])
         return slopes[..., None, None]
     of = _sequence(rest.cu_seqlens_q, q.shape[2]).clamp_max(slopes.shape[0] - 1)
     return slopes[of].mT[None, :, :, None]
@@ -242,6 +243,8 @@ def _seen(q: torch.Tensor, k: torch.Tensor, rest: Rest) -> tuple[torch.Tensor | 
     length: Any = k.shape[2]
     parts = [] if rest.mask is None else [rest.mask]
     of = q.shape[2]
+    if rest.cu_seqlens_q is not None and len(rest.cu_seqlens_q) == 1:
+        return torch.zeros_like(columns - rows, dtype=torch.bool), (columns - rows).abs()
     if rest.cu_seqlens_q is not None and rest.cu_seqlens_k is not None:
         starts, ends = rest.cu_seqlens_q.long(), rest.cu_seqlens_k.long()
         own, other = _sequence(starts, q.shape[2]), _sequence(ends, k.shape[2])
