@@ -34,7 +34,6 @@ class Flags:
     def __init__(self) -> None:
         for name in NAMES:
             setattr(self, name, False)
-        self.attention = False  # of softmax and scaled_dot_product_attention, either
 
 
 FLAGS: Any = Flags()
@@ -51,6 +50,32 @@ class _Originals:
     torch_softmax = staticmethod(torch.softmax)
     torch_log_softmax = staticmethod(torch.log_softmax)
     logsumexp = staticmethod(torch.logsumexp)
+
+
+def _inlined(function: Any) -> Any:
+    """A second function of the same code. torch.compile takes PyTorch's own as one piece that it calls by
+    its name, where ours stands now; this one it looks into."""
+    twin = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    twin.__kwdefaults__ = function.__kwdefaults__
+    return twin
+
+
+class _Traced(_Originals):
+    """The same for compiled code."""
+
+    softmax = staticmethod(_inlined(functional.softmax))
+    log_softmax = staticmethod(_inlined(functional.log_softmax))
+    cross_entropy = staticmethod(_inlined(functional.cross_entropy))
+    multi_head_attention_forward = staticmethod(_inlined(functional.multi_head_attention_forward))
+    torch_softmax = staticmethod(torch.Tensor.softmax)
+    torch_log_softmax = staticmethod(torch.Tensor.log_softmax)
+    logsumexp = staticmethod(torch.Tensor.logsumexp)
+
+
+def _theirs() -> type[_Originals]:
+    return _Traced if torch.compiler.is_compiling() else _Originals
 
 
 def _plain_types() -> tuple[type, ...]:
@@ -135,13 +160,13 @@ def _map_reason(x: Any, dim: Any, dtype: Any) -> str | None:
 
 def softmax(input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
     if not FLAGS.softmax or _refused("softmax", _map_reason(input, dim, dtype)):
-        return _Originals.softmax(input, dim, _stacklevel + 1, dtype)
+        return _theirs().softmax(input, dim, _stacklevel + 1, dtype)
     return rows.softmax(input if dtype is None else input.to(dtype), dim)
 
 
 def log_softmax(input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
     if not FLAGS.log_softmax or _refused("log_softmax", _map_reason(input, dim, dtype)):
-        return _Originals.log_softmax(input, dim, _stacklevel + 1, dtype)
+        return _theirs().log_softmax(input, dim, _stacklevel + 1, dtype)
     return rows.log_softmax(input if dtype is None else input.to(dtype), dim)
 
 
@@ -161,7 +186,7 @@ def torch_softmax(*args: Any, **kwargs: Any) -> Any:
     if call is None or _refused("softmax", _map_reason(*call)):
         if FLAGS.softmax and "out" in kwargs:
             _told("softmax", "out=")
-        return _Originals.torch_softmax(*args, **kwargs)
+        return _theirs().torch_softmax(*args, **kwargs)
     x, dim, dtype = call
     return rows.softmax(x if dtype is None else x.to(dtype), dim)
 
@@ -171,7 +196,7 @@ def torch_log_softmax(*args: Any, **kwargs: Any) -> Any:
     if call is None or _refused("log_softmax", _map_reason(*call)):
         if FLAGS.log_softmax and "out" in kwargs:
             _told("log_softmax", "out=")
-        return _Originals.torch_log_softmax(*args, **kwargs)
+        return _theirs().torch_log_softmax(*args, **kwargs)
     x, dim, dtype = call
     return rows.log_softmax(x if dtype is None else x.to(dtype), dim)
 
@@ -195,7 +220,7 @@ def _sum_reason(x: Any, dim: Any, keepdim: Any) -> str | None:
 
 def logsumexp(*args: Any, **kwargs: Any) -> Any:
     if not FLAGS.logsumexp:
-        return _Originals.logsumexp(*args, **kwargs)
+        return _theirs().logsumexp(*args, **kwargs)
     given = dict(zip(("input", "dim", "keepdim"), args, strict=False))
     rest = {name: value for name, value in kwargs.items() if name not in given}
     given.update(rest)
@@ -208,7 +233,7 @@ def logsumexp(*args: Any, **kwargs: Any) -> Any:
             why = "out="
         if not _refused("logsumexp", why):
             return rows.logsumexp(given["input"], given["dim"], keepdim=keepdim)
-    return _Originals.logsumexp(*args, **kwargs)
+    return _theirs().logsumexp(*args, **kwargs)
 
 
 # ---- cross-entropy
@@ -276,7 +301,7 @@ def cross_entropy(
             )  # fmt: skip
             # Autocast has PyTorch compute a loss in float32; else it has the format of its logits.
             return loss if torch.is_autocast_enabled("cpu") else loss.to(input.dtype)
-    return _Originals.cross_entropy(
+    return _theirs().cross_entropy(
         input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing
     )
 
@@ -308,26 +333,12 @@ def scaled_dot_product_attention(
         )
         if not _refused("scaled_dot_product_attention", why or unserved(*call, **options)):
             return serve(*call, **options)
-    return _Originals.scaled_dot_product_attention(*call, **options)
-
-
-def _inlined(function: Any) -> Any:
-    """A second function of the same code. torch.compile takes the first as one piece, traced once with
-    whatever it then calls; this one it looks into, and sees what is on."""
-    twin = types.FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
-    twin.__kwdefaults__ = function.__kwdefaults__
-    return twin
-
-
-_LOOKED_INTO: Final = _inlined(functional.multi_head_attention_forward)
+    return _theirs().scaled_dot_product_attention(*call, **options)
 
 
 def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
-    if FLAGS.attention:
-        return _LOOKED_INTO(*args, **kwargs)
-    return _Originals.multi_head_attention_forward(*args, **kwargs)
+    """PyTorch's own in any case: compiled code has to see what it calls."""
+    return _theirs().multi_head_attention_forward(*args, **kwargs)
 
 
 #: Where each goes: module, name there, what stands in, PyTorch's own.
