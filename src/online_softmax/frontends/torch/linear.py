@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .. import linear_arguments, loss_arguments
-from . import checks, linear_ops, loss_options, loss_ops
+from . import checks, linear_ops, loss_ops, loss_options
 from .losses import Loss, LossReport, tokens_of
-
-Tensor = torch.Tensor
 
 
 def linear_cross_entropy(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from .. import linear_losses as arrays
 from . import linear_calculus as composed
@@ -14,8 +15,6 @@ from .linear_calculus import Operands
 from .loss_ops import ENTROPY, LSE, NOTHING, OPTIONS, RANK, alike, number, one_by_one, rows_weight
 from .loss_options import NONE, SCHEMA, Options
 from .registry import Op, Rule
-
-Tensor = torch.Tensor
 
 _TENSORS: Final = (
     "Tensor hidden, Tensor weight, Tensor targets, Tensor? bias, Tensor? class_weight, Tensor? row_weight"

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .. import losses as arrays
 from . import loss_calculus as calculus
@@ -13,8 +14,6 @@ from . import memory, mode
 from .loss_calculus import Given
 from .loss_options import NONE, SCHEMA, Options, wide_of
 from .registry import Op, Rule, front
-
-Tensor = torch.Tensor
 
 #: What is asked for beside the loss, as bits.
 LSE, ENTROPY, RANK = 1, 2, 4
@@ -147,7 +146,7 @@ class _Loss(Rule):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         logits, targets, weight, row_weight = inputs[:4]
-        ctx.o = Options(*inputs[-OPTIONS :])
+        ctx.o = Options(*inputs[-OPTIONS:])
         ctx.has_lse = bool(inputs[-OPTIONS - 1])
         ctx.count = len(inputs)
         ctx.set_materialize_grads(False)
@@ -186,9 +185,7 @@ class _Gradient(Rule):
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
-        return *gradient_vjp(v, ctx.saved_tensors, ctx.o, ctx.needs_input_grad), *(None,) * (
-            2 + OPTIONS
-        )
+        return *gradient_vjp(v, ctx.saved_tensors, ctx.o, ctx.needs_input_grad), *(None,) * (2 + OPTIONS)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
@@ -284,11 +281,13 @@ def one_by_one(call: Any, info: Any, in_dims: tuple[Any, ...], args: tuple[Any, 
     return tuple(torch.stack(parts) for parts in zip(*made, strict=True)), (0,) * len(made[0])
 
 
-def _batched(in_dims: tuple[Any, ...], size: int, args: tuple[Any, ...], at: int) -> tuple[list[Any], Options]:
+def _batched(
+    in_dims: tuple[Any, ...], size: int, args: tuple[Any, ...], at: int
+) -> tuple[list[Any], Options]:
     """logits, targets, weight and row_weight, from `at` on, with the batch in front."""
     logits, targets, weight, row_weight = args[at : at + 4]
     along = in_dims[at : at + 4]
-    o = Options(*args[-OPTIONS :])
+    o = Options(*args[-OPTIONS:])
     rows = logits.ndim - (along[0] is not None)  # of the rows with the batch: the classes are not among them
     tensors = [
         alike(logits, along[0], size),

@@ -17,17 +17,14 @@ _NAMES: Final = (
     "_len_torch_dispatch_stack",
     "_len_torch_function_stack",
     "_get_tracing_state",
+    "_dispatch_tls_is_dispatch_key_included",
+    "_dispatch_key_parse",
 )
 _KNOWN: Final = all(hasattr(torch._C, name) for name in _NAMES) and hasattr(forward_ad, "_current_level")
+#: Set within the vmap of batched gradients (torch.autograd.grad with is_grads_batched), which is not that of
+#: torch.func.
+_OLD_VMAP: Final = torch._C._dispatch_key_parse("VmapMode") if _KNOWN else None
 _PLAIN_TYPES: Final = (torch.Tensor, torch.nn.Parameter)
-
-
-def _never(_: torch.Tensor) -> bool:
-    return False
-
-
-#: A tensor of `torch.autograd.grad(is_grads_batched=True)`: of the old vmap, which no global state tells of.
-_hides_batch: Final = getattr(torch._C._functorch, "is_legacy_batchedtensor", _never)
 
 
 def plain() -> bool:
@@ -41,16 +38,13 @@ def plain() -> bool:
         and not c._len_torch_function_stack()
         and forward_ad._current_level < 0
         and c._get_tracing_state() is None
+        and not c._dispatch_tls_is_dispatch_key_included(_OLD_VMAP)
     )
 
 
 def on_cpu(args: tuple[Any, ...]) -> bool:
     """Whether all tensors among the arguments are plain ones in CPU memory."""
-    return all(
-        a.is_cpu and type(a) in _PLAIN_TYPES and not _hides_batch(a)
-        for a in args
-        if isinstance(a, torch.Tensor)
-    )
+    return all(a.is_cpu and type(a) in _PLAIN_TYPES for a in args if isinstance(a, torch.Tensor))
 
 
 def wants_gradient(args: tuple[Any, ...]) -> bool:

@@ -13,7 +13,7 @@ from .swap_functions import FLAGS, NAMES
 
 _LOCK: Final = threading.RLock()
 #: The last word said outside of contexts: when, and whether on.
-_base: Final[dict[str, tuple[int, bool]]] = {name: (0, False) for name in NAMES}
+_base: Final[dict[str, tuple[int, bool]]] = dict.fromkeys(NAMES, (0, False))
 #: Contexts that are entered, each with its names, when it was entered, and whether on.
 _entered: Final[list[tuple[Any, tuple[str, ...], int, bool]]] = []
 
@@ -103,7 +103,7 @@ class enable(_Switch):
         (log_)softmax       no dim; out=; dtype= of another format
         logsumexp           dim=(); out=
         cross_entropy       size_average=, reduce=; label_smoothing=1; no classes; a weight that requires a
-                            gradient or is not finite; probabilities below 0 or of another format than the logits
+                            gradient or is not finite; probabilities below 0 or of another format than logits
         attention           what `unserved` of this package's attention says
 
     A call that PyTorch refuses is handed to it, and refused in its words. Where values are not at hand, in
@@ -112,8 +112,8 @@ class enable(_Switch):
     Compiled code: the choice is looked up while code is traced and guarded on, so code that was compiled with
     the library in place is compiled again without it, and the other way round. The first call of all puts
     functions of ours where PyTorch's are, which stay there and pass calls on; what was compiled before knows
-    nothing of them and is dropped, once (torch.compiler.reset). Inside of compiled code `with enable():` holds
-    for what is traced there; a plain call says nothing there. torch.jit.script compiles what uses these
+    nothing of them and is dropped, once (torch.compiler.reset). Inside of compiled code `with enable():`
+    holds for what is traced there; a plain call says nothing there. torch.jit.script compiles what uses these
     functions before that first call only.
 
     The choice holds for the whole process, whatever thread makes it. Contexts may be nested and overlap, and
@@ -141,7 +141,9 @@ def enabled(name: str | None = None) -> bool | tuple[str, ...]:
 def _names(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in NAMES:
-            raise ValueError(f"{name!r} is no function that is swapped: {', '.join(map(repr, NAMES))} would do")
+            raise ValueError(
+                f"{name!r} is no function that is swapped: {', '.join(map(repr, NAMES))} would do"
+            )
     return tuple(dict.fromkeys(names)) or NAMES
 
 

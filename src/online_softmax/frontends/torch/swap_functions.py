@@ -11,15 +11,13 @@ import importlib
 import logging
 import threading
 import types
-from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
-from . import losses, mode, rows
-
-Tensor = torch.Tensor
+from . import losses, mode, rows, sdpa
 
 NAMES: Final = ("softmax", "log_softmax", "logsumexp", "cross_entropy", "scaled_dot_product_attention")
 _LOG: Final = logging.getLogger("online_softmax")
@@ -56,10 +54,26 @@ def _inlined(function: Any) -> Any:
     """A second function of the same code. torch.compile takes PyTorch's own as one piece that it calls by
     its name, where ours stands now; this one it looks into."""
     twin = types.FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
     )
     twin.__kwdefaults__ = function.__kwdefaults__
     return twin
+
+
+def _method(name: str) -> Any:
+    """torch.softmax and such as methods of tensors, which have no stand-ins."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "input" in kwargs:
+            kwargs = dict(kwargs)
+            args = (kwargs.pop("input"), *args)
+        return getattr(args[0], name)(*args[1:], **kwargs)
+
+    return staticmethod(call)
 
 
 class _Traced(_Originals):
@@ -69,9 +83,9 @@ class _Traced(_Originals):
     log_softmax = staticmethod(_inlined(functional.log_softmax))
     cross_entropy = staticmethod(_inlined(functional.cross_entropy))
     multi_head_attention_forward = staticmethod(_inlined(functional.multi_head_attention_forward))
-    torch_softmax = staticmethod(torch.Tensor.softmax)
-    torch_log_softmax = staticmethod(torch.Tensor.log_softmax)
-    logsumexp = staticmethod(torch.Tensor.logsumexp)
+    torch_softmax = _method("softmax")
+    torch_log_softmax = _method("log_softmax")
+    logsumexp = _method("logsumexp")
 
 
 def _theirs() -> type[_Originals]:
@@ -309,12 +323,6 @@ def cross_entropy(
 # ---- attention
 
 
-def _served_attention() -> tuple[Callable[..., Any], Callable[..., str | None]]:
-    from . import sdpa
-
-    return sdpa.scaled_dot_product_attention, sdpa.unserved
-
-
 def scaled_dot_product_attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
     scale: Any = None, enable_gqa: bool = False,
@@ -322,17 +330,13 @@ def scaled_dot_product_attention(
     call = (query, key, value, attn_mask, dropout_p, is_causal)
     options = {"scale": scale, "enable_gqa": enable_gqa}
     if FLAGS.scaled_dot_product_attention:
-        serve, unserved = _served_attention()
-        why = next(
-            (
-                found
-                for found in map(_tensor_reason, call[:3] if attn_mask is None else call[:4])
-                if found is not None
-            ),
-            None,
-        )
-        if not _refused("scaled_dot_product_attention", why or unserved(*call, **options)):
-            return serve(*call, **options)
+        why = None
+        for t in call[:3] if attn_mask is None else call[:4]:
+            why = _tensor_reason(t) if why is None else why
+        if why is None:
+            why = sdpa.unserved(*call, **options)
+        if not _refused("scaled_dot_product_attention", why):
+            return sdpa.scaled_dot_product_attention(*call, **options)
     return _theirs().scaled_dot_product_attention(*call, **options)
 
 
