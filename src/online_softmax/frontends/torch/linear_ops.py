@@ -12,7 +12,8 @@ from . import linear_calculus as composed
 from . import loss_calculus as calculus
 from . import memory, mode
 from .linear_calculus import Operands
-from .loss_ops import ENTROPY, LSE, NOTHING, OPTIONS, RANK, alike, number, one_by_one, rows_weight
+from .loss_batching import alike, one_by_one, rows_weight
+from .loss_kernels import ENTROPY, LSE, NOTHING, OPTIONS, RANK, number
 from .loss_options import NONE, SCHEMA, Options
 from .registry import Op, Rule
 

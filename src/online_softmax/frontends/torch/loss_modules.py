@@ -98,11 +98,12 @@ class CrossEntropyLoss(_Loss):
 class LinearCrossEntropyLoss(_Loss):
     """`linear_cross_entropy` with its options fixed.
 
-    With sizes it is a head: it has a weight (classes, features) and a bias of its own, made as torch.nn.Linear
-    makes them and by the same names, so that a head's state_dict loads into it, and forward(hidden, targets,
-    row_weight=None) is the loss. A weight that belongs to another module is given in place of sizes and is
-    shared with it (`LinearCrossEntropyLoss(weight=embedding.weight)`), a tied weight. Without either it has
-    no parameters and takes them in the call: forward(hidden, targets, row_weight=None, weight=..., bias=...).
+    With sizes it is a head: it has a weight (classes, features) and a bias of its own, made as
+    torch.nn.Linear makes them and by the same names, so that a head's state_dict loads into it, and
+    forward(hidden, targets, row_weight=None) is the loss. A weight that belongs to another module is given in
+    place of sizes and is shared with it (`LinearCrossEntropyLoss(weight=embedding.weight)`), a tied weight.
+    Without either it has no parameters and takes them in the call: forward(hidden, targets, row_weight=None,
+    weight=..., bias=...).
 
     Args:
         features, classes: of the head.
@@ -121,7 +122,8 @@ class LinearCrossEntropyLoss(_Loss):
 
     def __init__(
         self, features: int | None = None, classes: int | None = None,
-        bias: bool | torch.nn.Parameter = False, *, weight: torch.nn.Parameter | None = None, class_weight: Tensor | None = None,
+        bias: bool | torch.nn.Parameter = False, *, weight: torch.nn.Parameter | None = None,
+        class_weight: Tensor | None = None,
         ignore_index: int = -100, label_smoothing: float = 0.0, smoothing: str = "pytorch",
         z_loss: float = 0.0, softcap: float | None = None, temperature: float = 1.0, reduction: str = "mean",
         empty: str = "nan", return_lse: bool = False, filter_below: float | None = None,
