@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import torch
@@ -257,10 +258,10 @@ def _scaled(gradient: Tensor, dloss: Tensor, saved: list[Any], o: Options) -> Te
     by = dloss.item()
     if by == 1:
         return gradient
-    if gradient.dtype in (torch.float32, torch.float64):
+    if gradient.dtype != torch.bfloat16 or math.frexp(by)[0] == 0.5:
         gradient.detach().data.mul_(by)  # no new version: what was saved is not read again
         return gradient
-    # Rounded twice it would be off by more than half a unit.
+    # Rounded twice it would be off by more than half a unit; by a power of two it is rounded once.
     return GRADIENT(dloss, None, *saved, *o)
 
 
