@@ -146,9 +146,7 @@ def test_report() -> None:
 
 
 def test_operations_are_registered_as_pytorch_wants_them() -> None:
-    hidden, weight, bias, targets = (
-        t.requires_grad_() if t.is_floating_point() else t for t in operands()
-    )
+    hidden, weight, bias, targets = (t.requires_grad_() if t.is_floating_point() else t for t in operands())
     o = (1, -100, 0.1, False, 0.2, 1.5, 1.0, 1, False)
     weights = (torch.rand(5, dtype=F64), torch.rand(4, dtype=F64))
     up = torch.ones((), dtype=F64, requires_grad=True)
@@ -291,9 +289,7 @@ def test_ignored_rows_are_not_read_and_nothing_left() -> None:
     loss.backward()
     assert loss.isfinite()
     assert torch.equal(leaf.grad[1], torch.zeros(3, dtype=F64))
-    (once,) = torch.autograd.grad(
-        ost.linear_cross_entropy(leaf, weight, targets), leaf, create_graph=True
-    )
+    (once,) = torch.autograd.grad(ost.linear_cross_entropy(leaf, weight, targets), leaf, create_graph=True)
     (twice,) = torch.autograd.grad(once[0, 0], leaf)
     assert twice.isfinite().all()
     gone = torch.full((4,), -100)
@@ -327,10 +323,12 @@ def test_filter_below_leaves_small_blocks_out() -> None:
         (RuntimeError, "targets lies on meta", lambda h, w, t: ost.linear_cross_entropy(h, w, t.to("meta"))),
         (ValueError, "memory is 0", lambda h, w, t: ost.linear_cross_entropy(h, w, t, memory=0)),
         (TypeError, "memory is 1.5", lambda h, w, t: ost.linear_cross_entropy(h, w, t, memory=1.5)),
-        (ValueError, "filter_below is -1", lambda h, w, t: ost.linear_cross_entropy(h, w, t, filter_below=-1)),
+        (ValueError, "filter_below is -1",
+         lambda h, w, t: ost.linear_cross_entropy(h, w, t, filter_below=-1)),
         (RuntimeError, "class_weight requires grad",
          lambda h, w, t: ost.linear_cross_entropy(h, w, t, class_weight=w[:, 0].clone().requires_grad_())),
-        (ValueError, "riders has", lambda h, w, t: ost.linear_cross_entropy(h, w, h @ w.T * 0, riders=("rank",))),
+        (ValueError, "riders has",
+         lambda h, w, t: ost.linear_cross_entropy(h, w, h @ w.T * 0, riders=("rank",))),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_named(error: type[Exception], match: str, call: Any) -> None:

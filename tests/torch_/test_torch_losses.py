@@ -126,7 +126,11 @@ def test_results_are_the_numpy_faces_bits(dtype: Any, options: dict[str, Any]) -
     loss.backward(up)
     arrays.pop("return_lse", None)
     expected = osm.cross_entropy_backward(up.numpy(), array, targets.numpy(), **arrays)
-    found = leaf.grad.view(torch.int16).numpy().view(array.dtype) if dtype == torch.bfloat16 else leaf.grad.numpy()
+    found = (
+        leaf.grad.view(torch.int16).numpy().view(array.dtype)
+        if dtype == torch.bfloat16
+        else leaf.grad.numpy()
+    )
     np.testing.assert_array_equal(found, expected)
 
 
@@ -217,7 +221,10 @@ def test_operations_are_registered_as_pytorch_wants_them(name: str) -> None:
     weights = (torch.rand(5, dtype=F64), torch.rand(4, dtype=F64))
     leaf, up = x.clone().requires_grad_(), torch.ones((), dtype=F64, requires_grad=True)
     calls = {
-        "cross_entropy": [(leaf, targets, *weights, 1, *o), (leaf.detach().float(), x.abs(), None, None, 0, *o)],
+        "cross_entropy": [
+            (leaf, targets, *weights, 1, *o),
+            (leaf.detach().float(), x.abs(), None, None, 0, *o),
+        ],
         "cross_entropy_report": [
             (leaf, targets, None, None, torch.zeros(4, 2, dtype=torch.int64), x, 7, *o),
             (leaf, targets, None, None, None, None, 1, *o),
@@ -304,16 +311,18 @@ def test_nothing_left_and_nothing_at_all() -> None:
 def test_targets_of_any_integers(kind: str) -> None:
     x = torch.randn(3, 4)
     targets = torch.tensor([0, 3, 1])
-    assert torch.equal(
-        ost.cross_entropy(x, targets.to(getattr(torch, kind))), ost.cross_entropy(x, targets)
-    )
+    assert torch.equal(ost.cross_entropy(x, targets.to(getattr(torch, kind))), ost.cross_entropy(x, targets))
 
 
 def test_any_strides_and_a_lazy_negation() -> None:
     torch.manual_seed(3)
     wide = torch.randn(5, 8, dtype=F64)
     targets = torch.randint(0, 5, (8,)).flip(0)[::2]
-    for x in (wide.t()[::2], torch.randn(4, 5, dtype=torch.complex128).imag, wide.t()[::2].conj().resolve_conj()):
+    for x in (
+        wide.t()[::2],
+        torch.randn(4, 5, dtype=torch.complex128).imag,
+        wide.t()[::2].conj().resolve_conj(),
+    ):
         theirs, ours = x.clone().requires_grad_(), x.detach().requires_grad_()
         functional.cross_entropy(theirs, targets).backward()
         ost.cross_entropy(ours, targets).backward()

@@ -92,7 +92,8 @@ class CrossEntropyLoss(_Loss):
         )
 
     def extra_repr(self) -> str:
-        return self._changed()
+        parts = (self._changed(), "" if self.axis is None else f"axis={self.axis}")
+        return ", ".join(part for part in parts if part)
 
 
 class LinearCrossEntropyLoss(_Loss):

@@ -110,7 +110,9 @@ class enable(_Switch):
     compiled code, probabilities below 0 and weights that are not finite raise ValueError when it runs.
 
     Compiled code: the choice is looked up while code is traced and guarded on, so code that was compiled with
-    the library in place is compiled again without it, and the other way round. The first call of all puts
+    the library in place is compiled again without it, and the other way round. Where code was traced in a way
+    that leaves no guard (torch.nn.CrossEntropyLoss made within it; torch.export), the next change drops all
+    that is compiled (torch.compiler.reset). The first call of all puts
     functions of ours where PyTorch's are, which stay there and pass calls on; what was compiled before knows
     nothing of them and is dropped, once (torch.compiler.reset). Inside of compiled code `with enable():`
     holds for what is traced there; a plain call says nothing there. torch.jit.script compiles what uses these
@@ -158,15 +160,18 @@ def _settle() -> None:
         for name in names:
             if when > latest[name][0]:
                 latest[name] = (when, on)
-    for name, (_, on) in latest.items():
-        setattr(FLAGS, name, on)
+    changed = [name for name, (_, on) in latest.items() if getattr(FLAGS, name) != on]
+    for name in changed:
+        setattr(FLAGS, name, not getattr(FLAGS, name))
+    if changed and FLAGS.traced_whole:
+        FLAGS.traced_whole = False
+        torch.compiler.reset()
 
 
 def _install() -> None:
     if _state.installed:
         return
     for module, name, ours, theirs in swap_functions.PLACES:
-        ours.__name__ = ours.__qualname__ = name
         ours.__doc__ = theirs.__doc__
         setattr(module, name, ours)
     if "torch._dynamo" in sys.modules:
