@@ -195,7 +195,7 @@ class _Training(torch.autograd.Function):
     def forward(ctx: Any, *args: Any) -> tuple[Tensor, ...]:
         found = _loss_cpu(*args)
         ctx.made, ctx.gradients, ctx.memory, ctx.below = args[7:_BEFORE]
-        ctx.o, ctx.unused = Options(*args[_BEFORE:]), [True]
+        ctx.o, ctx.unused = Options(*args[_BEFORE:]), iter((True,))
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*args[:6], *found[2:5])
         results = *found[:2], *(f.new_empty(NOTHING) for f in found[2:5]), *found[5:]
@@ -206,7 +206,7 @@ class _Training(torch.autograd.Function):
     def backward(ctx: Any, dloss: Tensor | None, dlse: Tensor | None, *_: Any) -> tuple[Any, ...]:
         *saved, d_hidden, d_weight, d_bias = ctx.saved_tensors
         again = torch.is_grad_enabled() or not mode.plain() or dlse is not None or dloss is None
-        if again or not mode.on_cpu((dloss,)) or not (ctx.unused and ctx.unused.pop()):
+        if again or not mode.on_cpu((dloss,)) or not next(ctx.unused, False):
             return _placed(ctx, _anew(ctx, dloss, dlse, saved), saved, dloss)
         assert dloss is not None
         by = dloss.item()

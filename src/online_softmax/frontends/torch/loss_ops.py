@@ -230,27 +230,27 @@ class _Training(torch.autograd.Function):
     the backward's reading. Calls of a backward after the first make it anew."""
 
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor]:
-        logits, targets, weight, row_weight, _, *rest = args
-        o = Options(*rest)
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        targets: Tensor,
+        weight: Tensor | None,
+        row_weight: Tensor | None,
+        o: Options,
+    ) -> Tensor:
         loss, gradient = kernels.loss_and_gradient(logits, targets, weight, row_weight, o)
-        ctx.o, ctx.unused = o, [True]
-        ctx.set_materialize_grads(False)
+        ctx.o, ctx.unused = o, iter((True,))
         ctx.save_for_backward(logits, targets, weight, row_weight, gradient)
-        nothing = loss.new_empty(NOTHING)
-        ctx.mark_non_differentiable(nothing)
-        return loss, nothing
+        return loss
 
     @staticmethod
-    def backward(ctx: Any, dloss: Tensor | None, _: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, dloss: Tensor) -> tuple[Any, ...]:
         *saved, gradient = ctx.saved_tensors
-        if dloss is None:
-            return (None,) * (5 + OPTIONS)
-        if torch.is_grad_enabled() or not mode.plain() or not (ctx.unused and ctx.unused.pop()):
+        if torch.is_grad_enabled() or not mode.plain() or not next(ctx.unused, False):
             gradient = GRADIENT(dloss, None, *saved, *ctx.o)
         else:
             gradient = _scaled(gradient, dloss, saved, ctx.o)
-        return gradient, *(None,) * (4 + OPTIONS)
+        return gradient, None, None, None, None
 
 
 def _scaled(gradient: Tensor, dloss: Tensor, saved: list[Any], o: Options) -> Tensor:
@@ -265,12 +265,12 @@ def _scaled(gradient: Tensor, dloss: Tensor, saved: list[Any], o: Options) -> Te
     return GRADIENT(dloss, None, *saved, *o)
 
 
-def _train(*args: Any) -> tuple[Tensor, Tensor]:
+def _train(*args: Any) -> tuple[Tensor, Tensor | None]:
     logits, targets, *_, made = args[:5]
     # In float16 a gradient that is still to be scaled may fall below the format's range.
     alone = logits.requires_grad and not targets.requires_grad and not made
     if alone and args[-2] != NONE and logits.dtype != torch.float16:
-        return _Training.apply(*args)
+        return _Training.apply(*args[:4], Options(*args[5:])), None
     return _Loss.apply(*args)
 
 
