@@ -24,7 +24,8 @@ _KNOWN: Final = all(hasattr(torch._C, name) for name in _NAMES) and hasattr(forw
 #: Set within the vmap of batched gradients (torch.autograd.grad with is_grads_batched), which is not that of
 #: torch.func.
 _OLD_VMAP: Final = torch._C._dispatch_key_parse("VmapMode") if _KNOWN else None
-PLAIN_TYPES: Final = (torch.Tensor, torch.nn.Parameter)
+PLAIN_TYPES: Final = frozenset((torch.Tensor, torch.nn.Parameter))
+_OTHERS: Final = frozenset((int, float, bool, type(None), list))
 
 
 def plain() -> bool:
@@ -40,6 +41,22 @@ def plain() -> bool:
         and c._get_tracing_state() is None
         and not c._dispatch_tls_is_dispatch_key_included(_OLD_VMAP)
     )
+
+
+def direct(args: tuple[Any, ...]) -> bool | None:
+    """None where a call goes through the dispatcher; else whether anything wants a gradient."""
+    wanted = False
+    for a in args:
+        kind = type(a)
+        if kind in _OTHERS:
+            continue
+        if kind in PLAIN_TYPES:
+            if not a.is_cpu:
+                return None
+            wanted = wanted or a.requires_grad
+        elif isinstance(a, torch.Tensor):
+            return None
+    return (wanted and torch.is_grad_enabled()) if plain() else None
 
 
 def on_cpu(args: tuple[Any, ...]) -> bool:
