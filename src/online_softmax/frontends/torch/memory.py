@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import ml_dtypes
@@ -19,7 +20,8 @@ _THROUGH: Final[dict[Any, tuple[Any, Any, Any]]] = {
     torch.float8_e5m2: (torch.uint8, np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e5m2)),
 }
 _BACK: Final = {known: (storage, dtype) for dtype, (_, storage, known) in _THROUGH.items()}
-_NUMPY: Final = {
+#: NumPy's formats by PyTorch's.
+NUMPY: Final = {
     torch.float64: np.dtype(np.float64),
     torch.float32: np.dtype(np.float32),
     torch.float16: np.dtype(np.float16),
@@ -59,9 +61,18 @@ def empty_like(x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tenso
     dtype = x.dtype if dtype is None else dtype
     if x.numel() * dtype.itemsize < _LARGE or not x.is_contiguous():
         return torch.empty_like(x, dtype=dtype, requires_grad=False)
-    return tensor(cpu.empty(tuple(x.shape), _NUMPY[dtype]))
+    return tensor(cpu.empty(tuple(x.shape), NUMPY[dtype]))
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """A contiguous CPU tensor, likewise."""
-    return tensor(cpu.empty(shape, _NUMPY[dtype]))
+    return tensor(cpu.empty(shape, NUMPY[dtype]))
+
+
+def place(t: torch.Tensor | None) -> tuple[int, Sequence[int]]:
+    """Address and strides in bytes of a CPU tensor without lazy negation, as the core takes
+    them: at a tenth of what a view costs. 0 for None."""
+    if t is None:
+        return 0, ()
+    size = t.itemsize
+    return t.data_ptr(), [size * step for step in t.stride()]

@@ -6,10 +6,13 @@ one that is written in Python. Where nothing is traced or transformed it has not
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 import torch
 from torch.autograd import forward_ad
+
+from ... import cpu
 
 # There is no public question for these. Where one is missing every call goes through the dispatcher.
 _NAMES: Final = (
@@ -22,27 +25,58 @@ _KNOWN: Final = all(hasattr(torch._C, name) for name in _NAMES) and hasattr(forw
 _PLAIN_TYPES: Final = (torch.Tensor, torch.nn.Parameter)
 
 
+def _unknown() -> bool:
+    return True
+
+
+# Names of this module: a call of one costs half of what finding it in torch._C does.
+_transforms, _dispatch_modes, _function_modes, _tracing = (
+    getattr(torch._C, name, _unknown) for name in _NAMES
+)
+_Tensor: Final = torch.Tensor
+_is_compiling: Final = torch.compiler.is_compiling
+_is_grad_enabled: Final = torch.is_grad_enabled
+
+
 def plain() -> bool:
     """Whether nothing traces, transforms or watches calls: no torch.func, no mode, no forward-mode AD, no
     torch.jit.trace."""
-    c = torch._C
     return (
         _KNOWN
-        and not c._are_functorch_transforms_active()
-        and not c._len_torch_dispatch_stack()
-        and not c._len_torch_function_stack()
+        and not _transforms()
+        and not _dispatch_modes()
+        and not _function_modes()
         and forward_ad._current_level < 0
-        and c._get_tracing_state() is None
+        and _tracing() is None
     )
 
 
-def on_cpu(args: tuple[Any, ...]) -> bool:
-    """Whether all tensors among the arguments are plain ones in CPU memory."""
-    return all(a.is_cpu and type(a) in _PLAIN_TYPES for a in args if isinstance(a, torch.Tensor))
+def eager(x: Any) -> bool:
+    """Whether x is a tensor like any other in a call that nothing traces or transforms. What autocast does to
+    x, and whether it wants a gradient, is not asked."""
+    return not _is_compiling() and type(x) is _Tensor and plain() and not x.is_neg()
 
 
-def wants_gradient(args: tuple[Any, ...]) -> bool:
-    return torch.is_grad_enabled() and any(a.requires_grad for a in args if isinstance(a, torch.Tensor))
+def look(args: tuple[Any, ...]) -> bool | None:
+    """Whether a gradient is wanted of a call with these arguments; None where one is a tensor that is no plain
+    one in CPU memory."""
+    wants = False
+    for a in args:
+        if isinstance(a, _Tensor):
+            if not (type(a) in _PLAIN_TYPES and a.is_cpu):
+                return None
+            wants = wants or a.requires_grad
+    return wants and _is_grad_enabled()
+
+
+@functools.lru_cache(maxsize=64)
+def _plan(threads: int) -> Any:
+    return cpu.plan_of(None, "auto", threads, "exact")
+
+
+def plan() -> Any:
+    """How the core carries out a call that PyTorch's number of threads alone says something about."""
+    return _plan(torch.get_num_threads())
 
 
 def threads() -> int:

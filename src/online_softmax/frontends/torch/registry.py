@@ -24,6 +24,8 @@ _LIBRARY: Final = torch.library.Library(NAMESPACE, "DEF")
 _Args = tuple[Any, ...]
 #: Casts arguments for autocast to a format: (arguments, device type) -> arguments.
 Policy = Callable[[_Args, str], _Args]
+_is_compiling: Final = torch.compiler.is_compiling
+_plain: Final = mode.plain
 
 
 class Rule(Function):
@@ -96,6 +98,8 @@ class Op:
         _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
         self.overload: Any = getattr(getattr(torch.ops, NAMESPACE), self.name).default
         self.cpu, self.rule, self.policy = cpu, rule, policy
+        #: The operation on plain CPU tensors in a call that nothing traces or transforms, with its gradient.
+        self.direct: Callable[..., Any] = cpu
         _LIBRARY.impl(self.name, cpu, "CPU")
         _LIBRARY.impl(self.name, cuda or _missing(self.name), "CUDA")
         torch.library.register_fake(qualified, fake, lib=_LIBRARY)
@@ -108,21 +112,23 @@ class Op:
                 _LIBRARY.impl(self.name, self._autocast(device, key), key)
 
     def __call__(self, *args: Any) -> Any:
+        if not _is_compiling() and _plain():
+            wants = mode.look(args)
+            if wants is not None:
+                if self.policy is not None and torch.is_autocast_enabled("cpu"):
+                    args = self.policy(args, "cpu")
+                return self.direct(*args) if wants else self.cpu(*args)
         if self.policy is not None:
             device = next(a.device.type for a in args if isinstance(a, torch.Tensor))
             if torch.is_autocast_enabled(device):
                 args = self.policy(args, device)
-        if not torch.compiler.is_compiling() and mode.on_cpu(args) and mode.plain():
-            if self.rule is None or not mode.wants_gradient(args):
-                return self.cpu(*args)
-            return self.rule.apply(*args)
         return self.overload(*args)
 
     def _differentiable(self, rule: type[Rule]) -> None:
         overload, cpu = self.overload, self.cpu
 
         def forward(*args: Any) -> Any:
-            if mode.on_cpu(args) and mode.plain():
+            if mode.plain() and mode.look(args) is not None:
                 return cpu(*args)
             with levels(), torch._C._AutoDispatchBelowAutograd():
                 return overload(*args)
@@ -137,6 +143,10 @@ class Op:
         rule.forward = staticmethod(forward)
         rule.jvp = staticmethod(levelled_jvp)
         _LIBRARY.impl(self.name, rule.run, "Autograd")
+        # For direct calls on plain CPU tensors: the kernel with the same derivatives. What Function.apply does in Python, binding
+        # arguments by name and asking for transforms, takes longer than all else here.
+        direct = type(rule)(rule.__name__, (rule,), {"forward": staticmethod(cpu)})
+        self.direct = super(Function, direct).apply
 
     def _autocast(self, device: str, key: str) -> Callable[..., Any]:
         def kernel(*args: Any) -> Any:

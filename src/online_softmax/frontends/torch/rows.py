@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-import numpy as np
 import torch
 
-from .. import numpy as arrays
-from . import checks, memory, mode
+from . import checks, mode, row_kernels
 from .checks import LAST_AXIS
 from .registry import Op, Rule, front
+
+# Identity tests against this, and names of this module, keep the way to a small call short.
+_MINUS_ONE: Final = -1
+_eager: Final = mode.eager
+_is_grad_enabled: Final = torch.is_grad_enabled
+_softmax_small, _log_softmax_small, _logsumexp_small = row_kernels.SMALL.values()
 
 
 def softmax(
@@ -34,6 +38,19 @@ def softmax(
 
     Cost: one read and one write of x; kept for the gradient is the result.
     """
+    if (
+        where is None and dtype is None
+        and ((axis is LAST_AXIS and (dim is None or dim is _MINUS_ONE)) or (axis is _MINUS_ONE and dim is None))
+        and _eager(x)
+    ):
+        if not (x.requires_grad and _is_grad_enabled()):
+            small: torch.Tensor | None = _softmax_small(x)
+            if small is not None:
+                return small
+            if _served(x):
+                return row_kernels.map_rows("softmax", x, [x.ndim - 1], None)
+        elif _served(x):
+            return _SOFTMAX.direct(x, [x.ndim - 1], None)
     return _normalised(x, axis, dim, where, dtype, False)
 
 
@@ -45,6 +62,19 @@ def log_softmax(
 
     Arguments, errors and cost as for `softmax`; what `where` leaves out gives -inf.
     """
+    if (
+        where is None and dtype is None
+        and ((axis is LAST_AXIS and (dim is None or dim is _MINUS_ONE)) or (axis is _MINUS_ONE and dim is None))
+        and _eager(x)
+    ):
+        if not (x.requires_grad and _is_grad_enabled()):
+            small: torch.Tensor | None = _log_softmax_small(x)
+            if small is not None:
+                return small
+            if _served(x):
+                return row_kernels.map_rows("log_softmax", x, [x.ndim - 1], None)
+        elif _served(x):
+            return _LOG_SOFTMAX.direct(x, [x.ndim - 1], None)
     return _normalised(x, axis, dim, where, dtype, True)
 
 
@@ -62,6 +92,19 @@ def logsumexp(
 
     Cost: one read of x; the backward reads x again and writes the gradient.
     """
+    if (
+        where is None and keepdim is False
+        and ((axis is LAST_AXIS and (dim is None or dim is _MINUS_ONE)) or (axis is _MINUS_ONE and dim is None))
+        and _eager(x)
+    ):
+        if not (x.requires_grad and _is_grad_enabled()):
+            small: torch.Tensor | None = _logsumexp_small(x)
+            if small is not None:
+                return small
+            if _served(x):
+                return row_kernels.lse_rows(x, [x.ndim - 1], None)
+        elif _served(x):
+            return _LSE.direct(x, [x.ndim - 1], None)
     x = checks.tensor(x, "x", converted=True)
     over = checks.dims(axis, dim, x.ndim)
     keep = _where(where, x)
@@ -71,6 +114,11 @@ def logsumexp(
     for d in over if keepdim else ():
         found = found.unsqueeze(d)
     return found
+
+
+def _served(x: torch.Tensor) -> bool:
+    """Whether the kernels take this plain tensor, along its last dimension, without a further look."""
+    return x.is_cpu and x.dtype in row_kernels.CODES and x.layout is torch.strided and x.ndim > 0
 
 
 def _normalised(x: Any, axis: Any, dim: Any, where: Any, dtype: Any, log: bool) -> torch.Tensor:
@@ -98,67 +146,6 @@ def _where(where: Any, x: torch.Tensor) -> torch.Tensor | None:
     return keep
 
 
-# Kernels
-
-
-def _map_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None, log: bool) -> torch.Tensor:
-    y = memory.empty_like(x)
-    function = arrays.log_softmax if log else arrays.softmax
-    function(
-        memory.array(x),
-        tuple(dims),
-        where=memory.optional(where),
-        out=memory.array(y),
-        threads=mode.threads(),
-    )
-    return y
-
-
-def _softmax_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
-    return _map_cpu(x, dims, where, False)
-
-
-def _log_softmax_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
-    return _map_cpu(x, dims, where, True)
-
-
-def _lse_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
-    found = arrays.logsumexp(
-        memory.array(x), tuple(dims), where=memory.optional(where), threads=mode.threads()
-    )
-    return memory.tensor(np.asarray(found))
-
-
-def _weights_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
-    """Softmax, 0 in rows that have nothing but -inf: the gradient of their log-sum-exp."""
-    keep = x != -torch.inf
-    return _map_cpu(x, dims, keep if where is None else keep & where, False)
-
-
-def _cuda(name: str) -> Any:
-    def kernel(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
-        from ...gpu import ops as gpu  # Triton is loaded when a CUDA tensor asks for it
-
-        if len(dims) != 1 or where is not None:
-            what = "where" if where is not None else f"dim={tuple(dims)}"
-            raise NotImplementedError(f"{what} with CUDA tensors: one dimension and no where would do")
-        function = {
-            "softmax": gpu.softmax, "log_softmax": gpu.log_softmax, "logsumexp": gpu.logsumexp,
-        }[name]  # fmt: skip
-        return function(x.detach(), dims[0]).to(x.dtype)
-
-    return kernel
-
-
-def _weights_cuda(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
-    from ...gpu import ops as gpu
-
-    if len(dims) != 1 or where is not None:
-        raise NotImplementedError("where or several dimensions with CUDA tensors: one and no where would do")
-    lse = gpu.logsumexp(x.detach(), dims[0])
-    return gpu.logsumexp_backward(x.detach(), lse, torch.ones_like(lse), dims[0])
-
-
 # Shapes
 
 
@@ -180,7 +167,7 @@ def _softmax_product(
     if where is not None:
         t = torch.where(where, t, 0)
     if len(dims) == 1 and y.dtype in checks.SERVED:
-        return torch.ops.aten._softmax_backward_data(t, y, dims[0], y.dtype)
+        return torch._softmax_backward_data(t, y, dims[0], y.dtype)
     if not dims:
         return torch.zeros_like(y)
     return y * (t - (y * t).sum(dims, keepdim=True))
@@ -217,7 +204,7 @@ class _LogSoftmax(Rule):
         if where is not None:
             dy = torch.where(where, dy, 0)
         if len(ctx.dims) == 1 and y.dtype in checks.SERVED:
-            return torch.ops.aten._log_softmax_backward_data(dy, y, ctx.dims[0], y.dtype), None, None
+            return torch._log_softmax_backward_data(dy, y, ctx.dims[0], y.dtype), None, None
         if not ctx.dims:
             return torch.zeros_like(y), None, None
         return dy - y.exp() * dy.sum(ctx.dims, keepdim=True), None, None
@@ -282,19 +269,19 @@ def _float32(args: tuple[Any, ...], device: str) -> tuple[Any, ...]:
 
 _ARGUMENTS = "(Tensor x, int[] dims, Tensor? where) -> Tensor"
 _SOFTMAX = Op(
-    "softmax" + _ARGUMENTS, cpu=_softmax_cpu, cuda=_cuda("softmax"), fake=_same, rule=_Softmax,
+    "softmax" + _ARGUMENTS, cpu=row_kernels.softmax_cpu, cuda=row_kernels.cuda("softmax"), fake=_same, rule=_Softmax,
     vmap=_batched("softmax"), policy=_float32,
 )  # fmt: skip
 _LOG_SOFTMAX = Op(
-    "log_softmax" + _ARGUMENTS, cpu=_log_softmax_cpu, cuda=_cuda("log_softmax"), fake=_same,
+    "log_softmax" + _ARGUMENTS, cpu=row_kernels.log_softmax_cpu, cuda=row_kernels.cuda("log_softmax"), fake=_same,
     rule=_LogSoftmax, vmap=_batched("log_softmax"), policy=_float32,
 )  # fmt: skip
 _LSE = Op(
-    "logsumexp" + _ARGUMENTS, cpu=_lse_cpu, cuda=_cuda("logsumexp"), fake=_reduced, rule=_LogSumExp,
+    "logsumexp" + _ARGUMENTS, cpu=row_kernels.logsumexp_cpu, cuda=row_kernels.cuda("logsumexp"), fake=_reduced, rule=_LogSumExp,
     vmap=_batched("logsumexp"), policy=_float32,
 )  # fmt: skip
 # Its Jacobian is that of the softmax that it is.
 _WEIGHTS = Op(
-    "logsumexp_weights" + _ARGUMENTS, cpu=_weights_cpu, cuda=_weights_cuda, fake=_same,
+    "logsumexp_weights" + _ARGUMENTS, cpu=row_kernels.weights_cpu, cuda=row_kernels.weights_cuda, fake=_same,
     rule=type("_Weights", (_Softmax,), {}), vmap=_batched("logsumexp_weights"),
 )  # fmt: skip
