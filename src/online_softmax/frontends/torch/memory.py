@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ NUMPY: Final = {
     **{dtype: known for dtype, (_, _, known) in _THROUGH.items()},
 }
 #: Fresh results from this size on (bytes) come from the library's pool of large pages.
-_LARGE: Final = 1 << 20
+LARGE: Final = 1 << 20
 
 
 def array(t: torch.Tensor) -> Array:
@@ -53,20 +54,32 @@ def tensor(a: Array) -> torch.Tensor:
     if through is None:
         return torch.from_numpy(a)
     storage, dtype = through
-    return torch.from_numpy(a.view(storage)).view(dtype)
+    integers = torch.from_numpy(a.view(storage))
+    # Not integers.view(dtype): forward mode holds a result that is a view of something to more rules.
+    return torch.empty(0, dtype=dtype).set_(
+        integers.untyped_storage(), integers.storage_offset(), integers.shape, integers.stride()
+    )
 
 
 def empty_like(x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
     """What `torch.empty_like` gives; from 1 MiB on in memory that costs no page faults on repeated calls."""
     dtype = x.dtype if dtype is None else dtype
-    if x.numel() * dtype.itemsize < _LARGE or not x.is_contiguous():
+    if x.numel() * dtype.itemsize < LARGE or not x.is_contiguous():
         return torch.empty_like(x, dtype=dtype, requires_grad=False)
     return tensor(cpu.empty(tuple(x.shape), NUMPY[dtype]))
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """A contiguous CPU tensor, likewise."""
-    return tensor(cpu.empty(shape, NUMPY[dtype]))
+    return empty_permuted(shape, tuple(range(len(shape))), dtype)
+
+
+def empty_permuted(shape: tuple[int, ...], order: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """What `torch.empty_permuted` gives, `order` being the dimensions from the slowest to the fastest."""
+    if math.prod(shape) * dtype.itemsize < LARGE:
+        return torch.empty_permuted(shape, order, dtype=dtype)
+    made = cpu.empty(tuple(shape[d] for d in order), NUMPY[dtype])
+    return tensor(made.transpose([order.index(d) for d in range(len(order))]))
 
 
 def place(t: torch.Tensor | None) -> tuple[int, Sequence[int]]:

@@ -20,22 +20,33 @@ _NAMES: Final = (
     "_len_torch_dispatch_stack",
     "_len_torch_function_stack",
     "_get_tracing_state",
+    "_dispatch_tls_is_dispatch_key_included",
+    "_dispatch_key_parse",
 )
 _KNOWN: Final = all(hasattr(torch._C, name) for name in _NAMES) and hasattr(forward_ad, "_current_level")
+#: Set within the vmap of batched gradients (torch.autograd.grad with is_grads_batched), which is not that of
+#: torch.func.
+_OLD_VMAP: Final = torch._C._dispatch_key_parse("VmapMode") if _KNOWN else None
 _PLAIN_TYPES: Final = (torch.Tensor, torch.nn.Parameter)
 
 
-def _unknown() -> bool:
+def _unknown(*_: Any) -> bool:
     return True
 
 
 # Names of this module: a call of one costs half of what finding it in torch._C does.
-_transforms, _dispatch_modes, _function_modes, _tracing = (
-    getattr(torch._C, name, _unknown) for name in _NAMES
+_transforms, _dispatch_modes, _function_modes, _tracing, _key_included = (
+    getattr(torch._C, name, _unknown) for name in _NAMES[:5]
 )
 _Tensor: Final = torch.Tensor
 _is_compiling: Final = torch.compiler.is_compiling
 _is_grad_enabled: Final = torch.is_grad_enabled
+def _never(_: torch.Tensor) -> bool:
+    return False
+
+
+#: A tensor of `torch.autograd.grad(is_grads_batched=True)`: of the old vmap, which no global state tells of.
+_hides_batch: Final = getattr(torch._C._functorch, "is_legacy_batchedtensor", _never)
 
 
 def plain() -> bool:
@@ -48,13 +59,21 @@ def plain() -> bool:
         and not _function_modes()
         and forward_ad._current_level < 0
         and _tracing() is None
+        and not _key_included(_OLD_VMAP)
     )
 
 
 def eager(x: Any) -> bool:
     """Whether x is a tensor like any other in a call that nothing traces or transforms. What autocast does to
     x, and whether it wants a gradient, is not asked."""
-    return not _is_compiling() and type(x) is _Tensor and plain() and not x.is_neg()
+    return (
+        not _is_compiling() and type(x) is _Tensor and plain() and not x.is_neg() and not _hides_batch(x)
+    )
+
+
+def on_cpu(args: tuple[Any, ...]) -> bool:
+    """Whether all tensors among the arguments are plain ones in CPU memory."""
+    return look(args) is not None
 
 
 def look(args: tuple[Any, ...]) -> bool | None:
@@ -63,7 +82,7 @@ def look(args: tuple[Any, ...]) -> bool | None:
     wants = False
     for a in args:
         if isinstance(a, _Tensor):
-            if not (type(a) in _PLAIN_TYPES and a.is_cpu):
+            if type(a) not in _PLAIN_TYPES or not a.is_cpu or _hides_batch(a):
                 return None
             wants = wants or a.requires_grad
     return wants and _is_grad_enabled()
@@ -77,6 +96,11 @@ def _plan(threads: int) -> Any:
 def plan() -> Any:
     """How the core carries out a call that PyTorch's number of threads alone says something about."""
     return _plan(torch.get_num_threads())
+
+
+def numbers_at_hand(t: torch.Tensor) -> bool:
+    """Whether a branch on the tensor's values is possible: nothing traces or transforms it."""
+    return not torch.compiler.is_compiling() and plain() and on_cpu((t,))
 
 
 def threads() -> int:

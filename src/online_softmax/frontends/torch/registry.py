@@ -80,6 +80,7 @@ class Op:
         rule: its derivatives; None for operations that have none.
         vmap: (info, in_dims, *args) -> (results, out_dims).
         policy: what autocast does to the arguments; None for nothing.
+        training: what a plain eager call is that wants a gradient, in place of the rule.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Op:
         vmap: Callable[..., Any] | None = None,
         cuda: Callable[..., Any] | None = None,
         policy: Policy | None = None,
+        training: Callable[..., Any] | None = None,
     ) -> None:
         self.name = schema.split("(", 1)[0]
         qualified = f"{NAMESPACE}::{self.name}"
@@ -99,7 +101,7 @@ class Op:
         self.overload: Any = getattr(getattr(torch.ops, NAMESPACE), self.name).default
         self.cpu, self.rule, self.policy = cpu, rule, policy
         #: The operation on plain CPU tensors in a call that nothing traces or transforms, with its gradient.
-        self.direct: Callable[..., Any] = cpu
+        self.direct: Callable[..., Any] = training or cpu
         _LIBRARY.impl(self.name, cpu, "CPU")
         _LIBRARY.impl(self.name, cuda or _missing(self.name), "CUDA")
         torch.library.register_fake(qualified, fake, lib=_LIBRARY)
@@ -146,7 +148,8 @@ class Op:
         # For direct calls on plain CPU tensors: the kernel with the same derivatives. What Function.apply does in Python, binding
         # arguments by name and asking for transforms, takes longer than all else here.
         direct = type(rule)(rule.__name__, (rule,), {"forward": staticmethod(cpu)})
-        self.direct = super(Function, direct).apply
+        if self.direct is cpu:
+            self.direct = super(Function, direct).apply
 
     def _autocast(self, device: str, key: str) -> Callable[..., Any]:
         def kernel(*args: Any) -> Any:
