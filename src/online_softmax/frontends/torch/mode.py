@@ -41,6 +41,8 @@ _transforms, _dispatch_modes, _function_modes, _tracing, _key_included = (
 _Tensor: Final = torch.Tensor
 _is_compiling: Final = torch.compiler.is_compiling
 _is_grad_enabled: Final = torch.is_grad_enabled
+
+
 def _never(_: torch.Tensor) -> bool:
     return False
 
@@ -66,9 +68,7 @@ def plain() -> bool:
 def eager(x: Any) -> bool:
     """Whether x is a tensor like any other in a call that nothing traces or transforms. What autocast does to
     x, and whether it wants a gradient, is not asked."""
-    return (
-        not _is_compiling() and type(x) is _Tensor and plain() and not x.is_neg() and not _hides_batch(x)
-    )
+    return not _is_compiling() and type(x) is _Tensor and plain() and not x.is_neg() and not _hides_batch(x)
 
 
 def on_cpu(args: tuple[Any, ...]) -> bool:
@@ -77,8 +77,8 @@ def on_cpu(args: tuple[Any, ...]) -> bool:
 
 
 def look(args: tuple[Any, ...]) -> bool | None:
-    """Whether a gradient is wanted of a call with these arguments; None where one is a tensor that is no plain
-    one in CPU memory."""
+    """Whether a gradient is wanted of a call with these arguments; None where a tensor among them is not a
+    plain one in CPU memory."""
     wants = False
     for a in args:
         if isinstance(a, _Tensor):

@@ -145,9 +145,10 @@ class Op:
         rule.forward = staticmethod(forward)
         rule.jvp = staticmethod(levelled_jvp)
         _LIBRARY.impl(self.name, rule.run, "Autograd")
-        # For direct calls on plain CPU tensors: the kernel with the same derivatives. What Function.apply does in Python, binding
-        # arguments by name and asking for transforms, takes longer than all else here.
-        direct = type(rule)(rule.__name__, (rule,), {"forward": staticmethod(cpu)})
+        # What Function.apply does in Python (it binds arguments by name and asks for transforms) takes longer
+        # than all else in a small call.
+        metaclass: Any = type(rule)
+        direct: Any = metaclass(rule.__name__, (rule,), {"forward": staticmethod(cpu)})
         if self.direct is cpu:
             self.direct = super(Function, direct).apply
 

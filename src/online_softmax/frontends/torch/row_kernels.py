@@ -1,4 +1,4 @@
-"""The kernels behind softmax, log_softmax and logsumexp of tensors: x, the reduced dimensions, and `where`."""
+"""The kernels behind softmax, log_softmax and logsumexp: of x, over dimensions, with `where` or None."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ CODES: Final = {dtype: cpu.CODES[memory.NUMPY[dtype]] for dtype in (
 )}  # fmt: skip
 _MAP, _LOG, _LSE = 0, 1, 2
 _core.use_tensors(torch.Tensor, torch.empty_like)
-_Where = torch.Tensor | None
 #: Small calls by name: a result, or None where a tensor is not CPU memory, contiguous, of at most 16384
 #: elements and a format of the core's. They ask nothing else of it: `mode.eager` does.
 SMALL: Final = {
@@ -28,14 +27,16 @@ SMALL: Final = {
 }
 
 
-def _small(name: str, x: torch.Tensor, dims: list[int], where: _Where) -> Any:
+def _small(name: str, x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> Any:
     """The result of a small call on the last dimension, or None where x is not one."""
     if where is not None or len(dims) != 1 or dims[0] != x.ndim - 1 or x.is_neg():
         return None
     return SMALL[name](x)
 
 
-def _operands(x: torch.Tensor, dims: list[int], where: _Where) -> tuple[torch.Tensor, list[int], _Where]:
+def _operands(
+    x: torch.Tensor, dims: list[int], where: torch.Tensor | None
+) -> tuple[torch.Tensor, list[int], torch.Tensor | None]:
     """x and where of one shape, with at least one dimension to reduce: none to reduce is a row an element."""
     x = x.resolve_neg()
     if where is not None:
@@ -49,12 +50,12 @@ def _bits(dims: list[int]) -> int:
     return sum(1 << d for d in dims)
 
 
-def _map_cpu(name: str, x: torch.Tensor, dims: list[int], where: _Where) -> torch.Tensor:
+def _map_cpu(name: str, x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
     small: torch.Tensor | None = _small(name, x, dims, where)
     return map_rows(name, x, dims, where) if small is None else small
 
 
-def map_rows(name: str, x: torch.Tensor, dims: list[int], where: _Where) -> torch.Tensor:
+def map_rows(name: str, x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
     """softmax or log_softmax of a CPU tensor of any size."""
     y = memory.empty_like(x)
     code = CODES.get(x.dtype)
@@ -72,20 +73,20 @@ def map_rows(name: str, x: torch.Tensor, dims: list[int], where: _Where) -> torc
     return y
 
 
-def softmax_cpu(x: torch.Tensor, dims: list[int], where: _Where) -> torch.Tensor:
+def softmax_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
     return _map_cpu("softmax", x, dims, where)
 
 
-def log_softmax_cpu(x: torch.Tensor, dims: list[int], where: _Where) -> torch.Tensor:
+def log_softmax_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
     return _map_cpu("log_softmax", x, dims, where)
 
 
-def logsumexp_cpu(x: torch.Tensor, dims: list[int], where: _Where) -> torch.Tensor:
+def logsumexp_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
     small: torch.Tensor | None = _small("logsumexp", x, dims, where)
     return lse_rows(x, dims, where) if small is None else small
 
 
-def lse_rows(x: torch.Tensor, dims: list[int], where: _Where) -> torch.Tensor:
+def lse_rows(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
     """logsumexp of a CPU tensor of any size."""
     code = CODES.get(x.dtype)
     if code is None:
@@ -103,7 +104,7 @@ def lse_rows(x: torch.Tensor, dims: list[int], where: _Where) -> torch.Tensor:
     return lse.to(x.dtype)
 
 
-def weights_cpu(x: torch.Tensor, dims: list[int], where: _Where) -> torch.Tensor:
+def weights_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
     """Softmax, 0 in rows that have nothing but -inf: the gradient of their log-sum-exp."""
     if where is None:
         y = first = _map_cpu("softmax", x, dims, None)
@@ -117,7 +118,7 @@ def weights_cpu(x: torch.Tensor, dims: list[int], where: _Where) -> torch.Tensor
 
 
 def cuda(name: str) -> Callable[..., Any]:
-    def kernel(x: torch.Tensor, dims: list[int], where: _Where) -> torch.Tensor:
+    def kernel(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
         from ...gpu import ops as gpu  # Triton is loaded when a CUDA tensor asks for it
 
         if len(dims) != 1 or where is not None:
@@ -131,7 +132,7 @@ def cuda(name: str) -> Callable[..., Any]:
     return kernel
 
 
-def weights_cuda(x: torch.Tensor, dims: list[int], where: _Where) -> torch.Tensor:
+def weights_cuda(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
     from ...gpu import ops as gpu
 
     if len(dims) != 1 or where is not None:

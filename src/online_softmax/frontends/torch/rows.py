@@ -6,12 +6,13 @@ from typing import Any, Final
 
 import torch
 
-from . import checks, mode, row_kernels
+from .. import checks as arguments
+from . import checks, mode, row_kernels, weighted
 from .checks import LAST_AXIS
 from .registry import Op, Rule, front
 
 # Identity tests against this, and names of this module, keep the way to a small call short.
-_MINUS_ONE: Final = -1
+_LAST: Final = -1
 _eager: Final = mode.eager
 _is_grad_enabled: Final = torch.is_grad_enabled
 _softmax_small, _log_softmax_small, _logsumexp_small = row_kernels.SMALL.values()
@@ -40,9 +41,9 @@ def softmax(
     """
     if (
         where is None and dtype is None
-        and ((axis is LAST_AXIS and (dim is None or dim is _MINUS_ONE)) or (axis is _MINUS_ONE and dim is None))
+        and ((axis is LAST_AXIS and (dim is None or dim is _LAST)) or (axis is _LAST and dim is None))
         and _eager(x)
-    ):
+    ):  # fmt: skip
         if not (x.requires_grad and _is_grad_enabled()):
             small: torch.Tensor | None = _softmax_small(x)
             if small is not None:
@@ -64,9 +65,9 @@ def log_softmax(
     """
     if (
         where is None and dtype is None
-        and ((axis is LAST_AXIS and (dim is None or dim is _MINUS_ONE)) or (axis is _MINUS_ONE and dim is None))
+        and ((axis is LAST_AXIS and (dim is None or dim is _LAST)) or (axis is _LAST and dim is None))
         and _eager(x)
-    ):
+    ):  # fmt: skip
         if not (x.requires_grad and _is_grad_enabled()):
             small: torch.Tensor | None = _log_softmax_small(x)
             if small is not None:
@@ -79,24 +80,28 @@ def log_softmax(
 
 
 def logsumexp(
-    x: torch.Tensor,
-    axis: Any = LAST_AXIS,
-    *,
-    dim: Any = None,
-    where: torch.Tensor | None = None,
-    keepdim: bool = False,
-) -> torch.Tensor:
-    """log(sum(exp(x))) over `axis`, in x's format.
+    x: torch.Tensor, axis: Any = LAST_AXIS, *, dim: Any = None, b: torch.Tensor | None = None,
+    where: torch.Tensor | None = None, keepdim: bool = False, return_sign: bool = False,
+) -> Any:  # fmt: skip
+    """log(sum(b * exp(x))) over `axis`, in x's format.
 
     Arguments and errors as for `softmax`; nothing to sum gives -inf, and gradient 0.
 
-    Cost: one read of x; the backward reads x again and writes the gradient.
+    Args:
+        b: real weights, broadcastable to x's shape, default 1. An element of weight 0 drops out whatever x
+            holds there. Differentiable too.
+        keepdim: keep each reduced dimension with length 1.
+        return_sign: return the pair (log(abs(sum)), sign) with sign -1, 0 or 1, which has no gradient; a
+            negative sum gives NaN otherwise.
+
+    Cost: one read of x; the backward reads x again and writes the gradient. With weights the gradients are
+    composed of PyTorch's operations, with temporaries of x's size.
     """
     if (
-        where is None and keepdim is False
-        and ((axis is LAST_AXIS and (dim is None or dim is _MINUS_ONE)) or (axis is _MINUS_ONE and dim is None))
+        b is None and where is None and keepdim is False and return_sign is False
+        and ((axis is LAST_AXIS and (dim is None or dim is _LAST)) or (axis is _LAST and dim is None))
         and _eager(x)
-    ):
+    ):  # fmt: skip
         if not (x.requires_grad and _is_grad_enabled()):
             small: torch.Tensor | None = _logsumexp_small(x)
             if small is not None:
@@ -108,12 +113,18 @@ def logsumexp(
     x = checks.tensor(x, "x", converted=True)
     over = checks.dims(axis, dim, x.ndim)
     keep = _where(where, x)
-    if not isinstance(keepdim, bool):
-        raise TypeError(f"keepdim={keepdim!r} is a {type(keepdim).__name__}: True or False would do")
-    found: torch.Tensor = _LSE(x, over, keep)
+    keepdim, return_sign = arguments.flag(keepdim, "keepdim"), arguments.flag(return_sign, "return_sign")
+    if b is None:
+        lse = _LSE(x, over, keep)
+        sign = torch.where(lse.isnan(), lse, torch.where(lse == -torch.inf, 0, torch.ones_like(lse)))
+        found = (lse, sign.detach())
+    else:
+        found = weighted.logsumexp(x, over, keep, b)
+        if not return_sign:
+            found = (torch.where(found[1] < 0, torch.nan, found[0]), found[1])
     for d in over if keepdim else ():
-        found = found.unsqueeze(d)
-    return found
+        found = (found[0].unsqueeze(d), found[1].unsqueeze(d))
+    return found if return_sign else found[0]
 
 
 def _served(x: torch.Tensor) -> bool:
@@ -232,7 +243,7 @@ class _LogSumExp(Rule):
         x, where = ctx.saved_tensors
         for d in ctx.dims:
             dy = dy.unsqueeze(d)
-        return dy * _WEIGHTS(x, ctx.dims, where), None, None
+        return dy * WEIGHTS(x, ctx.dims, where), None, None
 
     @staticmethod
     def jvp(ctx: Any, t: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -241,7 +252,7 @@ class _LogSumExp(Rule):
             return t if where is None else torch.where(where, t, 0)
         if where is not None:
             t = torch.where(where, t, 0)
-        return (t * _WEIGHTS(x, ctx.dims, where)).sum(ctx.dims)
+        return (t * WEIGHTS(x, ctx.dims, where)).sum(ctx.dims)
 
 
 def _batched(name: str) -> Any:
@@ -269,19 +280,19 @@ def _float32(args: tuple[Any, ...], device: str) -> tuple[Any, ...]:
 
 _ARGUMENTS = "(Tensor x, int[] dims, Tensor? where) -> Tensor"
 _SOFTMAX = Op(
-    "softmax" + _ARGUMENTS, cpu=row_kernels.softmax_cpu, cuda=row_kernels.cuda("softmax"), fake=_same, rule=_Softmax,
-    vmap=_batched("softmax"), policy=_float32,
+    "softmax" + _ARGUMENTS, cpu=row_kernels.softmax_cpu, cuda=row_kernels.cuda("softmax"), fake=_same,
+    rule=_Softmax, vmap=_batched("softmax"), policy=_float32,
 )  # fmt: skip
 _LOG_SOFTMAX = Op(
-    "log_softmax" + _ARGUMENTS, cpu=row_kernels.log_softmax_cpu, cuda=row_kernels.cuda("log_softmax"), fake=_same,
-    rule=_LogSoftmax, vmap=_batched("log_softmax"), policy=_float32,
+    "log_softmax" + _ARGUMENTS, cpu=row_kernels.log_softmax_cpu, cuda=row_kernels.cuda("log_softmax"),
+    fake=_same, rule=_LogSoftmax, vmap=_batched("log_softmax"), policy=_float32,
 )  # fmt: skip
 _LSE = Op(
-    "logsumexp" + _ARGUMENTS, cpu=row_kernels.logsumexp_cpu, cuda=row_kernels.cuda("logsumexp"), fake=_reduced, rule=_LogSumExp,
-    vmap=_batched("logsumexp"), policy=_float32,
+    "logsumexp" + _ARGUMENTS, cpu=row_kernels.logsumexp_cpu, cuda=row_kernels.cuda("logsumexp"),
+    fake=_reduced, rule=_LogSumExp, vmap=_batched("logsumexp"), policy=_float32,
 )  # fmt: skip
 # Its Jacobian is that of the softmax that it is.
-_WEIGHTS = Op(
-    "logsumexp_weights" + _ARGUMENTS, cpu=row_kernels.weights_cpu, cuda=row_kernels.weights_cuda, fake=_same,
-    rule=type("_Weights", (_Softmax,), {}), vmap=_batched("logsumexp_weights"),
+WEIGHTS = Op(
+    "logsumexp_weights" + _ARGUMENTS, cpu=row_kernels.weights_cpu, cuda=row_kernels.weights_cuda,
+    fake=_same, rule=type("_Weights", (_Softmax,), {}), vmap=_batched("logsumexp_weights"),
 )  # fmt: skip
