@@ -34,13 +34,19 @@ class Rule(Function):
     op: ClassVar[Op]
 
     @classmethod
+    def bare(cls) -> Callable[..., Any]:
+        """Function.apply without what it does in Python (it binds arguments by name and asks for transforms),
+        which takes longer than all else in a small call."""
+        return super(Function, cls).apply
+
+    @classmethod
     def run(cls, *args: Any) -> Any:
         """The operation with its rule, at the level of torch.func that is being worked on."""
         if not torch._C._are_functorch_transforms_active():
             return cls.apply(*args)
         # The dispatcher has peeled off one level already; Function.apply would look for it again.
         with torch._functorch.autograd_function.enable_single_level_autograd_function():
-            return super(Function, cls).apply(*args)
+            return cls.bare()(*args)
 
 
 def levels() -> contextlib.AbstractContextManager[Any]:
@@ -145,12 +151,10 @@ class Op:
         rule.forward = staticmethod(forward)
         rule.jvp = staticmethod(levelled_jvp)
         _LIBRARY.impl(self.name, rule.run, "Autograd")
-        # What Function.apply does in Python (it binds arguments by name and asks for transforms) takes longer
-        # than all else in a small call.
         metaclass: Any = type(rule)
         direct: Any = metaclass(rule.__name__, (rule,), {"forward": staticmethod(cpu)})
         if self.direct is cpu:
-            self.direct = super(Function, direct).apply
+            self.direct = direct.bare()
 
     def _autocast(self, device: str, key: str) -> Callable[..., Any]:
         def kernel(*args: Any) -> Any:
