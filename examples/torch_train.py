@@ -95,7 +95,7 @@ def model(way: str, words: int, sizes: Sizes) -> Any:
             self.blocks = nn.Sequential(*(Block() for _ in range(sizes.layers)))
             self.norm = nn.LayerNorm(sizes.width)
             self.head = nn.Linear(sizes.width, words, bias=False)
-            self.loss = ours.LinearCrossEntropyLoss() if way == "ours" else None
+            self.loss = ours.linear_cross_entropy if way == "ours" else None
 
         def forward(self, tokens: Tensor, following: Tensor) -> Tensor:
             x = self.words(tokens) + self.places.weight[: tokens.shape[1]]
