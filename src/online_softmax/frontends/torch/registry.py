@@ -128,7 +128,7 @@ class Op:
                 return self.direct(*args) if wants else self.cpu(*args)
         if self.policy is not None:
             device = next(a.device.type for a in args if isinstance(a, torch.Tensor))
-            if torch.is_autocast_enabled(device):
+            if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
                 args = self.policy(args, device)
         return self.overload(*args)
 

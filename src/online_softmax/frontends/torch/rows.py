@@ -114,14 +114,15 @@ def logsumexp(
     over = checks.dims(axis, dim, x.ndim)
     keep = _where(where, x)
     keepdim, return_sign = arguments.flag(keepdim, "keepdim"), arguments.flag(return_sign, "return_sign")
-    if b is None:
+    if b is None and not return_sign:
+        lse = _LSE(x, over, keep)
+        found = (lse, lse)
+    elif b is None:
         lse = _LSE(x, over, keep)
         sign = torch.where(lse.isnan(), lse, torch.where(lse == -torch.inf, 0, torch.ones_like(lse)))
         found = (lse, sign.detach())
     else:
-        found = weighted.logsumexp(x, over, keep, b)
-        if not return_sign:
-            found = (torch.where(found[1] < 0, torch.nan, found[0]), found[1])
+        found = weighted.logsumexp(x, over, keep, b, return_sign)
     for d in over if keepdim else ():
         found = (found[0].unsqueeze(d), found[1].unsqueeze(d))
     return found if return_sign else found[0]

@@ -13,9 +13,10 @@ from .registry import Op, Rule
 
 
 def logsumexp(
-    x: torch.Tensor, dims: list[int], where: torch.Tensor | None, b: Any
+    x: torch.Tensor, dims: list[int], where: torch.Tensor | None, b: Any, signed: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(log(abs(sum(b * exp(x)))), sign) over dimensions, in x's format. Raises for b as `checks` does."""
+    """(log(abs(sum(b * exp(x)))), sign) over dimensions, in x's format; unless `signed`, a negative sum gives
+    NaN. Raises for b as `checks` does."""
     weights = checks.tensor(b, "b") if not _integers(b) else b.double()
     checks.same_device(x=x, b=weights)
     if weights.dtype != torch.float64:
@@ -33,6 +34,8 @@ def logsumexp(
     if not dims:
         values, weights, dims = values.unsqueeze(-1), weights.unsqueeze(-1), [x.ndim]
     lse, sign = _WEIGHTED(values, weights, dims)
+    if not signed:
+        lse = torch.where(sign < 0, torch.nan, lse)
     return lse.to(x.dtype), sign.to(x.dtype)
 
 
