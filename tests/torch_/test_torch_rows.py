@@ -136,7 +136,7 @@ def test_weights_and_signs() -> None:
     lse, sign = ost.logsumexp(torch.tensor([[1.0, 2], [-np.inf, -np.inf]]), return_sign=True)
     assert sign.tolist() == [1, 0]
     assert_same_bits(lse, online_softmax.logsumexp(np.float32([[1, 2], [-np.inf, -np.inf]])))
-    for name in ("bfloat16", "float16", "float8_e5m2"):
+    for name in ("bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"):
         narrow = x.nan_to_num(posinf=3).to(getattr(torch, name))
         expected = online_softmax.logsumexp(numpy_of(narrow), b=b.numpy())
         assert_same_bits(ost.logsumexp(narrow, b=b), expected, name)

@@ -50,6 +50,8 @@ def optional(t: torch.Tensor | None) -> Array | None:
 
 def tensor(a: Array) -> torch.Tensor:
     """A tensor over the array's memory, which it keeps alive."""
+    if not a.flags.writeable:
+        a = a.copy()
     through = _BACK.get(a.dtype)
     if through is None:
         return torch.from_numpy(a)

@@ -33,9 +33,7 @@ def logaddexp(a: torch.Tensor | float, b: torch.Tensor | float) -> torch.Tensor:
     if not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor):
         raise TypeError(f"a is a {type(a).__name__} and b a {type(b).__name__}: one tensor at least would do")
     left, right = _operand(a, b, "a"), _operand(b, a, "b")
-    dtype = torch.result_type(
-        a if isinstance(a, int | float) else left, b if isinstance(b, int | float) else right
-    )
+    dtype = _promoted(left, right, not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor))
     checks.same_device(a=left, b=right)
     try:
         shape = torch.broadcast_shapes(left.shape, right.shape)
@@ -74,9 +72,9 @@ def logcumsumexp(
     reverse, exclusive = arguments.flag(reverse, "reverse"), arguments.flag(exclusive, "exclusive")
     found: torch.Tensor = scan_ops.WINDOW(x, 0, over, reverse)
     if not exclusive or not x.ndim:
-        return torch.full_like(found, -torch.inf) if exclusive else found
+        return _nothing(found) if exclusive else found
     length = x.shape[over]
-    first = torch.full_like(found.narrow(over, 0, min(1, length)), -torch.inf)
+    first = _nothing(found.narrow(over, 0, min(1, length)))
     rest = found.narrow(over, 1 if reverse else 0, max(length - 1, 0))
     return torch.cat([rest, first] if reverse else [first, rest], over)
 
@@ -101,10 +99,26 @@ def window_logsumexp(x: torch.Tensor, window: int, axis: Any = LAST_AXIS, *, dim
     return result
 
 
+def _nothing(like: torch.Tensor) -> torch.Tensor:
+    """-inf, or NaN in the format that has none."""
+    value = torch.nan if like.dtype == torch.float8_e4m3fn else -torch.inf
+    return torch.full(like.shape, value, dtype=torch.float32, device=like.device).to(like.dtype)
+
+
 def _operand(value: Any, other: Any, name: str) -> torch.Tensor:
     if isinstance(value, int | float) and not isinstance(value, bool) and isinstance(other, torch.Tensor):
         return torch.full((), value, dtype=other.dtype, device=other.device)
     return checks.tensor(value, name)
+
+
+def _promoted(a: torch.Tensor, b: torch.Tensor, number: bool) -> torch.dtype:
+    """torch.result_type of floating tensors, which torch.compile does not trace: those without dimensions
+    count for nothing beside others."""
+    if number or a.dtype == b.dtype:
+        return a.dtype
+    if bool(a.ndim) != bool(b.ndim):
+        return a.dtype if a.ndim else b.dtype
+    return torch.promote_types(a.dtype, b.dtype)
 
 
 def _scanned(x: Any, axis: Any, dim: Any) -> tuple[torch.Tensor, int]:

@@ -36,6 +36,8 @@ def logsumexp(
     lse, sign = _WEIGHTED(values, weights, dims)
     if not signed:
         lse = torch.where(sign < 0, torch.nan, lse)
+    if x.dtype == torch.float8_e4m3fn:  # has no infinities, and PyTorch would round them to numbers
+        lse = torch.where(lse.isinf(), torch.nan, lse)
     return lse.to(x.dtype), sign.to(x.dtype)
 
 
