@@ -24,7 +24,7 @@ def _lse(x: torch.Tensor, groups: list[slice]) -> torch.Tensor:
 
 
 def _prefixes(x: torch.Tensor) -> torch.Tensor:
-    """Not torch.logcumsumexp: its forward derivative is good to a few digits of float32 only."""
+    """Not torch.logcumsumexp: its forward derivative is not good to the last digits of float64."""
     return _lse(x, [slice(i + 1) for i in range(x.shape[1])])
 
 
