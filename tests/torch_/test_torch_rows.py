@@ -308,6 +308,13 @@ def test_lazy_negation(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", OPS)
+def test_zeros_without_memory(op: str) -> None:
+    for shape, dim in (((4,), 0), ((4, 5), 0)):
+        found = getattr(ost, op)(torch._efficientzerotensor(shape), dim)
+        assert_same_bits(found, getattr(ost, op)(torch.zeros(shape), dim).numpy())
+
+
+@pytest.mark.parametrize("op", OPS)
 def test_tensors_without_data(op: str) -> None:
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx

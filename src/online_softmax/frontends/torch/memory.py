@@ -37,6 +37,8 @@ def array(t: torch.Tensor) -> Array:
     t = t.detach()
     if t.is_neg():
         t = t.resolve_neg()
+    if t._is_zerotensor():  # zeros without memory
+        t = torch.zeros_like(t)
     through = _THROUGH.get(t.dtype)
     if through is None:
         return t.numpy()

@@ -39,6 +39,8 @@ def _operands(
 ) -> tuple[torch.Tensor, list[int], torch.Tensor | None]:
     """x and where of one shape, with at least one dimension to reduce: none to reduce is a row an element."""
     x = x.resolve_neg()
+    if x._is_zerotensor():  # zeros without memory
+        x = torch.zeros_like(x)
     if where is not None:
         where = where.expand(x.shape)
     if dims:
