@@ -180,7 +180,7 @@ def attention_backward(
     made = {f"{name}_grad": call.four(gradient, name) for name, gradient in gradients.items()}
     delta = np.zeros(call.shape[:-1])
     made["delta"] = call.three(delta)
-    of_bias = _bias_room(call, np.shape(bias), wide) if bias_grad else None
+    of_bias = bias_room(call, np.shape(bias), wide) if bias_grad else None
     if of_bias is not None:
         made["bias_grad"] = of_bias
     cpu_attention.backward(problem, given, made, isa=isa, threads=threads)
@@ -188,7 +188,7 @@ def attention_backward(
     of_sinks = (
         None
         if problem.sinks is None
-        else _sinks_gradient(problem.sinks, given["lse"], made["delta"]).astype(wide)
+        else sinks_gradient(problem.sinks, given["lse"], made["delta"]).astype(wide)
     )
     d_bias = None if of_bias is None else of_bias.astype(wide, copy=False).reshape(np.shape(bias))
     return AttentionGradients(**final, bias=d_bias, sinks=of_sinks)
@@ -221,7 +221,7 @@ def _like(value: Any, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -
     return checks.cast(given, dtype)
 
 
-def _bias_room(call: Call, shape: tuple[int, ...], wide: np.dtype[Any]) -> Array:
+def bias_room(call: Call, shape: tuple[int, ...], wide: np.dtype[Any]) -> Array:
     """Zeros for the gradient of a bias, of four axes. Where it is summed over an axis, in float64."""
     four = (1,) * (4 - len(shape)) + shape
     whole = call.problem.bias
@@ -229,7 +229,7 @@ def _bias_room(call: Call, shape: tuple[int, ...], wide: np.dtype[Any]) -> Array
     return np.zeros(four, wide if four == whole.shape else checks.FLOAT64)
 
 
-def _sinks_gradient(sinks: Array, lse: Array, delta: Array) -> Array:
+def sinks_gradient(sinks: Array, lse: Array, delta: Array) -> Array:
     """-sum(share of the sink * delta) of each head: its value is 0, so only what it takes away counts."""
     made = np.zeros(len(sinks))
     for head, sink in enumerate(sinks):

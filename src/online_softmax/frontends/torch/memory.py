@@ -26,7 +26,7 @@ _NUMPY: Final = {
     **{dtype: known for dtype, (_, _, known) in _THROUGH.items()},
 }
 #: Fresh results from this size on (bytes) come from the library's pool of large pages.
-_LARGE: Final = 1 << 20
+LARGE: Final = 1 << 20
 
 
 def array(t: torch.Tensor) -> Array:
@@ -57,7 +57,7 @@ def tensor(a: Array) -> torch.Tensor:
 def empty_like(x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
     """What `torch.empty_like` gives; from 1 MiB on in memory that costs no page faults on repeated calls."""
     dtype = x.dtype if dtype is None else dtype
-    if x.numel() * dtype.itemsize < _LARGE or not x.is_contiguous():
+    if x.numel() * dtype.itemsize < LARGE or not x.is_contiguous():
         return torch.empty_like(x, dtype=dtype, requires_grad=False)
     return tensor(cpu.empty(tuple(x.shape), _NUMPY[dtype]))
 

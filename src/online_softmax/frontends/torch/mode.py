@@ -17,8 +17,13 @@ _NAMES: Final = (
     "_len_torch_dispatch_stack",
     "_len_torch_function_stack",
     "_get_tracing_state",
+    "_dispatch_tls_is_dispatch_key_included",
+    "_dispatch_key_parse",
 )
 _KNOWN: Final = all(hasattr(torch._C, name) for name in _NAMES) and hasattr(forward_ad, "_current_level")
+#: Set within the vmap that batched gradients use (torch.autograd.grad with is_grads_batched), which is not that
+#: of torch.func.
+_OLD_VMAP: Final = torch._C._dispatch_key_parse("VmapMode") if _KNOWN else None
 _PLAIN_TYPES: Final = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -33,6 +38,7 @@ def plain() -> bool:
         and not c._len_torch_function_stack()
         and forward_ad._current_level < 0
         and c._get_tracing_state() is None
+        and not c._dispatch_tls_is_dispatch_key_included(_OLD_VMAP)
     )
 
 
