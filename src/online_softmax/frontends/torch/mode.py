@@ -27,6 +27,14 @@ _OLD_VMAP: Final = torch._C._dispatch_key_parse("VmapMode") if _KNOWN else None
 _PLAIN_TYPES: Final = (torch.Tensor, torch.nn.Parameter)
 
 
+def _never(_: torch.Tensor) -> bool:
+    return False
+
+
+#: A tensor of `torch.autograd.grad(is_grads_batched=True)`: of the old vmap, which no global state tells of.
+_hides_batch: Final = getattr(torch._C._functorch, "is_legacy_batchedtensor", _never)
+
+
 def plain() -> bool:
     """Whether nothing traces, transforms or watches calls: no torch.func, no mode, no forward-mode AD, no
     torch.jit.trace."""
@@ -44,7 +52,11 @@ def plain() -> bool:
 
 def on_cpu(args: tuple[Any, ...]) -> bool:
     """Whether all tensors among the arguments are plain ones in CPU memory."""
-    return all(a.is_cpu and type(a) in _PLAIN_TYPES for a in args if isinstance(a, torch.Tensor))
+    return all(
+        a.is_cpu and type(a) in _PLAIN_TYPES and not _hides_batch(a)
+        for a in args
+        if isinstance(a, torch.Tensor)
+    )
 
 
 def wants_gradient(args: tuple[Any, ...]) -> bool:

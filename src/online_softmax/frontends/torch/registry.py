@@ -78,6 +78,7 @@ class Op:
         rule: its derivatives; None for operations that have none.
         vmap: (info, in_dims, *args) -> (results, out_dims).
         policy: what autocast does to the arguments; None for nothing.
+        training: what a plain eager call is that wants a gradient, in place of the rule.
     """
 
     def __init__(
@@ -90,12 +91,14 @@ class Op:
         vmap: Callable[..., Any] | None = None,
         cuda: Callable[..., Any] | None = None,
         policy: Policy | None = None,
+        training: Callable[..., Any] | None = None,
     ) -> None:
         self.name = schema.split("(", 1)[0]
         qualified = f"{NAMESPACE}::{self.name}"
         _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
         self.overload: Any = getattr(getattr(torch.ops, NAMESPACE), self.name).default
         self.cpu, self.rule, self.policy = cpu, rule, policy
+        self.training = training or (None if rule is None else rule.apply)
         _LIBRARY.impl(self.name, cpu, "CPU")
         _LIBRARY.impl(self.name, cuda or _missing(self.name), "CUDA")
         torch.library.register_fake(qualified, fake, lib=_LIBRARY)
@@ -113,9 +116,9 @@ class Op:
             if torch.is_autocast_enabled(device):
                 args = self.policy(args, device)
         if not torch.compiler.is_compiling() and mode.on_cpu(args) and mode.plain():
-            if self.rule is None or not mode.wants_gradient(args):
+            if self.training is None or not mode.wants_gradient(args):
                 return self.cpu(*args)
-            return self.rule.apply(*args)
+            return self.training(*args)
         return self.overload(*args)
 
     def _differentiable(self, rule: type[Rule]) -> None:

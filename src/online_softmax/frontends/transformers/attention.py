@@ -6,9 +6,9 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from ..torch import attention
 from . import NAME
 from .masks import RuleMask
-from .standin import attention
 
 #: What reaches every attention function and says nothing about the result of one that is given a mask.
 _WITHOUT_EFFECT: Final = frozenset({
@@ -103,7 +103,7 @@ def _refuse(others: dict[str, Any]) -> None:
                 )
         elif value is not None and name not in _WITHOUT_EFFECT:
             raise NotImplementedError(
-                f'the model gives its attention {name}, which {NAME} does not know: '
+                f"the model gives its attention {name}, which {NAME} does not know: "
                 'attn_implementation="sdpa" or "eager" would do'
             )
 
@@ -155,5 +155,7 @@ def _of_heads(s_aux: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor |
     if s_aux is None:
         return None
     if s_aux.numel() != query.shape[1]:
-        raise ValueError(f"s_aux has shape {tuple(s_aux.shape)}: one for each of {query.shape[1]} heads would do")
+        raise ValueError(
+            f"s_aux has shape {tuple(s_aux.shape)}: one for each of {query.shape[1]} heads would do"
+        )
     return s_aux.reshape(-1)

@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 import torch
 from torch.nn import functional as F
 
-from .lossstandin import linear_cross_entropy
+from ..torch import linear_cross_entropy
 
 #: Of a loss by cross-entropy the memory beside operands and gradients.
 _REDUCTIONS: Final = ("none", "mean", "sum")
