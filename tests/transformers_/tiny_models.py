@@ -26,8 +26,8 @@ _VISION = {k: v for k, v in _COMMON.items() if "token" not in k and k != "vocab_
 
 def _gpt2() -> Any:
     return t.GPT2Config(
-        vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0,
-        attn_pdrop=0.0, bos_token_id=1, eos_token_id=None, pad_token_id=0,
+        vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0.0,
+        embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1, eos_token_id=None, pad_token_id=0,
     )  # fmt: skip
 
 
@@ -68,8 +68,8 @@ ENCODERS: dict[str, tuple[str, Callable[[], Any]]] = {
     "modernbert": (
         "AutoModelForMaskedLM",
         lambda: t.ModernBertConfig(
-            **{**_COMMON, "cls_token_id": 1, "sep_token_id": 2}, max_position_embeddings=64, local_attention=6,
-            global_attn_every_n_layers=2,
+            **{**_COMMON, "cls_token_id": 1, "sep_token_id": 2}, max_position_embeddings=64,
+            local_attention=6, global_attn_every_n_layers=2,
         ),
     ),
 }  # fmt: skip
@@ -121,19 +121,24 @@ def kind(family: str) -> tuple[str, Callable[[], Any]]:
     return {**ENCODERS, **PAIRS, **IMAGES}[family]
 
 
-def build(family: str, implementation: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Any:
-    """The same random weights for every implementation."""
+def build(
+    family: str, implementation: str = "eager", dtype: torch.dtype = torch.float64, **changes: Any
+) -> Any:
+    """A model whose weights depend on the family alone, large enough that attention picks its keys."""
     auto, make = kind(family)
     config = make()
     for name, value in changes.items():
         setattr(config, name, value)
     torch.manual_seed(5)
+    # Products of experts by groups know no float64.
     more = {"experts_implementation": "eager"} if family == "gpt_oss" else {}
     model = getattr(t, auto).from_config(config, attn_implementation=implementation, **more)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "sinks" in name or "bias" in name:  # those are zeros
                 parameter.normal_(std=0.5)
+            elif parameter.ndim > 1 and family not in ("t5", "clip"):
+                parameter.mul_(8)
     return model.to(dtype).eval()
 
 
@@ -191,10 +196,18 @@ def inputs(family: str, side: str = "none") -> dict[str, Any]:
         return {"pixel_values": pixels}
     if family == "clip":
         return {"pixel_values": pixels, "input_ids": ids, "attention_mask": mask, "return_loss": True}
-    labels = ids if mask is None else ids.masked_fill(mask == 0, -100)
+    labels = ids
+    if mask is not None:
+        # What a padded query gives is nobody's business, so neither is the token that follows it.
+        labels = ids.masked_fill((mask == 0) | (mask.roll(1, 1) == 0), -100)
     if family == "whisper":
         features = torch.randn(2, 8, 20, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        return {"input_features": features, "decoder_input_ids": ids, "decoder_attention_mask": mask, "labels": labels}
+        return {
+            "input_features": features,
+            "decoder_input_ids": ids,
+            "decoder_attention_mask": mask,
+            "labels": labels,
+        }
     given = {"input_ids": ids, "attention_mask": mask, "labels": labels}
     if family == "t5":
         given["labels"] = tokens(length=6, seed=2)

@@ -60,8 +60,8 @@ def linear_loss(model: Any) -> LinearLoss:
     Raises: MissingExtra and ImportError as `register`; TypeError for a model that has no such head or labels;
         in a call, NotImplementedError where a model does something else to its logits.
 
-    Cost: see `linear_cross_entropy`: the memory of the logits and of their gradient is saved, their product is
-        made once more in the backward.
+    Cost: see `linear_cross_entropy`: the memory of the logits and of their gradient is saved, their product
+        is made once more in the backward.
     """
     _load()
     from .loss import LinearLoss

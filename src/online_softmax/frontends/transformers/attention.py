@@ -57,7 +57,8 @@ def forward(
         is_causal: None for what the module says.
         sliding_window: how many keys up to its own a query sees.
         softcap: scores become softcap * tanh(score / softcap).
-        s_aux: (heads,) logits with a value of 0. sinks: the same, one for each query (batch, heads, queries, 1).
+        s_aux: (heads,) logits with a value of 0.
+        sinks: the same, one for each query: (batch, heads, queries, 1).
         position_bias: added to the scores.
         cu_seq_lens_q: where sequences packed into one row begin and end; used where there is no mask.
 
@@ -99,7 +100,8 @@ def _refuse(others: dict[str, Any]) -> None:
         if name == "output_attentions":
             if value:
                 raise ValueError(
-                    f'output_attentions=True: {NAME} never has the weights; attn_implementation="eager" would do'
+                    f"output_attentions=True: {NAME} never has the weights; "
+                    'attn_implementation="eager" would do'
                 )
         elif value is not None and name not in _WITHOUT_EFFECT:
             raise NotImplementedError(
@@ -142,8 +144,8 @@ def _packed(
     """The mask of sequences that lie one after another in one row, and what a mask leaves of it."""
     if query.shape[2] != key.shape[2] or query.shape[0] != 1:
         raise NotImplementedError(
-            f"cu_seq_lens_q with {query.shape[0]} rows of {query.shape[2]} queries and {key.shape[2]} keys: one "
-            "row, and as many keys as queries, would do"
+            f"cu_seq_lens_q with {query.shape[0]} rows of {query.shape[2]} queries and {key.shape[2]} keys: "
+            "one row, and as many keys as queries, would do"
         )
     places = torch.arange(query.shape[2], device=query.device)
     of = torch.bucketize(places, cu_seq_lens.to(places.dtype), right=True)

@@ -11,9 +11,6 @@ from torch.nn import functional as F
 
 from ..torch import linear_cross_entropy
 
-#: Of a loss by cross-entropy the memory beside operands and gradients.
-_REDUCTIONS: Final = ("none", "mean", "sum")
-
 
 @dataclass(frozen=True, eq=False)
 class Logits:
@@ -24,10 +21,9 @@ class Logits:
 
     Attributes:
         hidden: (..., D), weight: (V, D), bias: (V,) or None.
-        factor: multiplies the product, before a softcap.
-        softcap: of scores; None before there was one.
-        outer: what a tanh has been multiplied by so far; None where there was no tanh.
         dtype: what a tensor would have.
+        factor: what the product has been multiplied by.
+        outer: what its tanh has been multiplied by; None where there was no tanh.
     """
 
     hidden: torch.Tensor
@@ -124,6 +120,11 @@ class Logits:
             _refused("a second tanh")
         return replace(self, outer=1.0)
 
+    def __add__(self, other: Any) -> NoReturn:
+        _refused("a sum")
+
+    __radd__ = __sub__ = __rsub__ = __add__
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # Python's own questions
             raise AttributeError(name)
@@ -144,7 +145,7 @@ def _loss(
     reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> torch.Tensor:  # fmt: skip
     """`torch.nn.functional.cross_entropy`, its input a `Logits` with the classes last."""
-    if not isinstance(logits, Logits) or logits.ndim > 2 or reduction not in _REDUCTIONS:
+    if not isinstance(logits, Logits) or logits.ndim > 2:
         _refused("cross_entropy of this form")
     if size_average is not None or reduce is not None:
         _refused("cross_entropy with size_average or reduce")

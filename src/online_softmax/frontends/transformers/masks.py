@@ -8,20 +8,34 @@ Transformers' own `sdpa_mask`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import logging
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import torch
-from transformers import masking_utils
+from transformers import PreTrainedModel, masking_utils
 from transformers.utils.import_utils import is_tracing
 
-#: What may be asked of a rule mask without its being made.
+#: Of configurations that were asked about.
+_CALLS_INTERFACE: Final[dict[type, bool]] = {}
+_T: Final = torch.Tensor
+#: What may be asked of a rule mask without its being made. Its strides are those of one byte, expanded.
 _METADATA: Final = {
-    getattr(torch.Tensor, name).__get__ for name in ("shape", "dtype", "device", "layout", "requires_grad")
+    getattr(_T, name).__get__
+    for name, kind in vars(torch._C.TensorBase).items()
+    if inspect.isgetsetdescriptor(kind) and name not in ("T", "H", "mT", "mH", "data", "real", "imag")
 } | {
-    torch.Tensor.ndim.__get__, torch.Tensor.is_cuda.__get__, torch.Tensor.dim, torch.Tensor.size,
-    torch.Tensor.numel, torch.Tensor.__len__, torch.Tensor.is_floating_point,
-}  # fmt: skip
+    _T.dim,
+    _T.size,
+    _T.stride,
+    _T.storage_offset,
+    _T.numel,
+    _T.__len__,
+    _T.is_floating_point,
+    _T.is_contiguous,
+    _T.untyped_storage,
+}
 
 
 class Rule(NamedTuple):
@@ -114,6 +128,14 @@ def mask(
 ) -> torch.Tensor | None:
     """The mask of a layer: None, a `RuleMask` or a bool tensor, in the places where `sdpa_mask` of
     Transformers, whose arguments these are, would make None or a bool tensor."""
+    config = kwargs.get("config")
+    if config is not None and not _calls_interface(type(config)):
+        return masking_utils.eager_mask(
+            batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset,
+            kv_offset=kv_offset, mask_function=mask_function, attention_mask=attention_mask,
+            local_size=local_size, allow_is_bidirectional_skip=allow_is_bidirectional_skip,
+            use_vmap=use_vmap, device=device, **kwargs,
+        )  # fmt: skip
     pattern = None
     if not (use_vmap or is_tracing(attention_mask) or is_tracing(q_offset)):
         pattern = recognised(mask_function)
@@ -146,6 +168,33 @@ def mask(
     return RuleMask.of(
         Rule(causal, window, offset, keep), (batch_size, 1, q_length, kv_length), device
     )  # fmt: skip
+
+
+@torch.compiler.assume_constant_result
+def _calls_interface(config: type) -> bool:
+    """Whether the models of a configuration leave their attention to the AttentionInterface. Those that do
+    not run their own, and need the masks that it was written for: additive ones, and never None."""
+    known = _CALLS_INTERFACE.get(config)
+    if known is not None:
+        return known
+    # No public question answers this; what Transformers asks itself reads the source of the model's module.
+    ask = "_can_set_attn_implementation"
+    models = [m for m in _subclasses(PreTrainedModel) if getattr(m, "config_class", None) is config]
+    found = all(getattr(m, ask)() for m in models if hasattr(m, ask))
+    if not found:
+        logging.getLogger(__name__).warning(
+            "%s: models of this kind do not call their attention through the AttentionInterface: they run "
+            'their own code, as with attn_implementation="eager"', config.__name__,
+        )  # fmt: skip
+    if models:
+        _CALLS_INTERFACE[config] = found
+    return found
+
+
+def _subclasses(of: type) -> Iterator[type]:
+    for kind in of.__subclasses__():
+        yield kind
+        yield from _subclasses(kind)
 
 
 def _limits(window: tuple[int | None, int | None], queries: int, keys: int, offset: int) -> bool:
