@@ -6,13 +6,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import cpu, cpu_attention
+from .. import attention_state, cpu, cpu_attention
 from ..attention_state import AttentionState
+from . import arrays, checks
 from . import attention_arguments as arguments
-from . import checks
 from .attention_call import Call, Options, described
 
 Array = checks.Array
+
+#: `attention_state.merge_attention_vjp`, which knows NumPy alone, for arrays of any library.
+merge_attention_vjp = arrays.routed(attention_state.merge_attention_vjp)
 
 
 class Attention(NamedTuple):
@@ -34,6 +37,7 @@ class AttentionGradients(NamedTuple):
     sinks: Array | None
 
 
+@arrays.routed
 def attention(
     q: Any, k: Any, v: Any, *, mask: Any = None, bias: Any = None, scale: Any = None, causal: Any = False,
     causal_align: str = "lower_right", window: Any = None, softcap: Any = None, sinks: Any = None,
@@ -128,6 +132,7 @@ def attention(
     return Attention(output, lse) if lse_wanted else output
 
 
+@arrays.routed
 def attention_backward(
     do: Any, q: Any, k: Any, v: Any, output: Any, lse: Any, *, dlse: Any = None, bias_grad: Any = False,
     mask: Any = None, bias: Any = None, scale: Any = None, causal: Any = False,

@@ -10,8 +10,8 @@ import numpy as np
 from .. import attention_derivatives as core
 from .. import cpu_attention
 from ..attention_tiles import Keep, Options, Tangents
+from . import arrays, checks
 from . import attention_arguments as arguments
-from . import checks
 
 Array = checks.Array
 
@@ -40,6 +40,7 @@ class AttentionDoubleGradients(NamedTuple):
     sinks: Array | None
 
 
+@arrays.routed
 def attention_jvp(
     q: Any, k: Any, v: Any, dq: Any, dk: Any, dv: Any, *, dbias: Any = None, dsinks: Any = None,
     mask: Any = None, bias: Any = None, scale: Any = None, causal: Any = False,
@@ -86,6 +87,7 @@ def moved(call: Prepared, dq: Any, dk: Any, dv: Any, dbias: Any, dsinks: Any) ->
     return AttentionTangents(output, lse, d_output, d_lse)
 
 
+@arrays.routed
 def attention_double_backward(
     do: Any, q: Any, k: Any, v: Any, gdq: Any, gdk: Any, gdv: Any, *, dlse: Any = None, gdbias: Any = None,
     gdsinks: Any = None, mask: Any = None, bias: Any = None, scale: Any = None, causal: Any = False,

@@ -11,7 +11,7 @@ from . import attention_ops as ops
 from .attention_options import Rest
 
 
-class Attention(NamedTuple):
+class AttentionOutput(NamedTuple):
     """An attention output with its log-sum-exps."""
 
     output: torch.Tensor
@@ -73,7 +73,7 @@ def attention(
             float64), sinks included. They are differentiable too.
         layout: "BSHD" for (batch, length, heads, d) in all of q, k, v, output and lse.
 
-    Returns: the output, in q's format, or Attention(output, lse). A query that sees nothing gets 0, with an
+    Returns: the output, in q's format, or AttentionOutput(output, lse). A query that sees nothing gets 0, with an
         lse of -inf (of its sink, where there is one). In memory the output is laid out as q is: of a
         transposed (batch, length, heads, d), turning the output back gives a contiguous tensor.
 
@@ -95,52 +95,77 @@ def attention(
         triangle and window; the gradient 2.5 times that, 3.5 times with a bias that needs one. Scratch of
         some 2 MiB a thread, in the gradient one q in float32 (float64) for each head in flight.
     """
-    stored = arguments.operands(q, k, v) or block_table is not None or k_scale is not None
+    stored = arguments.operands(q, k, v) or not block_table is k_scale is v_scale is None
     by_place = arguments.layout(layout)
     numbers = arguments.numbers(scale, causal, causal_align, window, softcap, dropout_p, origin)
-    rank, side_by_side = q.ndim, cu_seqlens_q is not None
-    if stored or v_scale is not None:
-        raise NotImplementedError("stored")
+    paged, rank, side_by_side = block_table is not None, q.ndim, cu_seqlens_q is not None
     if side_by_side or cu_seqlens_k is not None:
-        cu_seqlens_q, cu_seqlens_k = _starts(cu_seqlens_q, cu_seqlens_k, seqlens_k)
-        q, k, v, rank = (*(arguments.packed(t, n) for t, n in ((q, "q"), (k, "k"), (v, "v"))), 3)
+        _starts(cu_seqlens_q, cu_seqlens_k, seqlens_k, paged)
+        rank = 3
+        q = arguments.packed(q, "q")
+        k, v = (k, v) if paged else (arguments.packed(k, "k"), arguments.packed(v, "v"))
     elif rank != 4 or by_place or k.ndim != 4 or v.ndim != 4:
-        q, k, v = (arguments.four(t, n, by_place, rank) for t, n in ((q, "q"), (k, "k"), (v, "v")))
-    sizes = arguments.sizes(q, k, v)
+        q = arguments.four(q, "q", by_place, rank)
+        if not paged:
+            k, v = (arguments.four(t, n, by_place, rank) for t, n in ((k, "k"), (v, "v")))
+    sizes = arguments.sizes(q, *_pools(k, v) if paged else (k, v), paged=paged)
     batch, keys = q.shape[0], k.shape[2]
+    if paged:
+        keys = block_table.shape[-1] * k.shape[1]
     scores = (batch, sizes.heads, sizes.queries, keys)
     batch = cu_seqlens_q.shape[0] - 1 if cu_seqlens_q is not None else batch
     if alibi_slopes is not None:
         per_head = ((sizes.heads,), (batch, sizes.heads))
         alibi_slopes = arguments.heads(alibi_slopes, "alibi_slopes", q, per_head)
         arguments.without_gradient(alibi_slopes, "alibi_slopes", "a bias made of them")
-    results = ops.FORWARD(
+    own = (
         q, k, v,
         arguments.bias(bias, q, scores, rank),
         arguments.heads(sinks, "sinks", q, ((sizes.heads,),)),
-        *Rest(
-            arguments.mask(mask, q, scores, rank), alibi_slopes,
-            arguments.seed(seed, generator, numbers[5]) if dropout_p or seed is not None else None,
-            arguments.places(seqlens_k, "seqlens_k", (batch,)), cu_seqlens_q, cu_seqlens_k, *numbers,
-        ),
     )  # fmt: skip
+    rest = Rest(
+        arguments.mask(mask, q, scores, rank), alibi_slopes,
+        arguments.seed(seed, generator, numbers[5]) if dropout_p or seed is not None else None,
+        arguments.places(seqlens_k, "seqlens_k", (batch,)), cu_seqlens_q, cu_seqlens_k, *numbers,
+    )  # fmt: skip
+    if stored:
+        kept = arguments.stored(own, block_table, k_scale, v_scale, batch)
+        results = ops.STORED(*own, *kept, *rest)
+    else:
+        results = ops.FORWARD(*own, *rest)
     return _returned(*results, rank, by_place, side_by_side, return_lse)
 
 
-def _starts(cu_q: Any, cu_k: Any, seqlens_k: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    for name, given, other in (("cu_seqlens_k", cu_k, cu_q), ("cu_seqlens_q", cu_q, cu_k)):
-        if other is None:
-            raise ValueError(f"{name} is given alone: both of cu_seqlens_q and cu_seqlens_k would do")
+def _starts(cu_q: Any, cu_k: Any, seqlens_k: Any, paged: bool) -> None:
+    """Checks the starts of sequences."""
+    if cu_q is None:
+        raise ValueError("cu_seqlens_k is given without cu_seqlens_q: both would do")
+    for name, given in (("cu_seqlens_q", cu_q), ("cu_seqlens_k", cu_k)):
         found = arguments.places(given, name)
         if found is not None and (found.ndim != 1 or not found.shape[0]):
             raise ValueError(f"{name} has shape {tuple(found.shape)}: (sequences + 1,) would do")
-    if seqlens_k is not None:
-        raise ValueError("cu_seqlens_k and seqlens_k both say where keys lie: one of them would do")
+    if cu_k is None:
+        if paged:
+            return
+        raise ValueError(
+            "cu_seqlens_q is given without cu_seqlens_k: both would do, or block_table and seqlens_k"
+        )
+    if seqlens_k is not None or paged:
+        other = "block_table" if paged else "seqlens_k"
+        raise ValueError(f"cu_seqlens_k and {other} both say where keys lie: one of them would do")
     if cu_q.shape != cu_k.shape:
         raise ValueError(
             f"cu_seqlens_k has {cu_k.shape[0]} entries: {cu_q.shape[0]}, as cu_seqlens_q, would do"
         )
-    return cu_q, cu_k
+
+
+def _pools(k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(blocks, heads, places, features), views."""
+    for name, t in (("k", k), ("v", v)):
+        if t.ndim != 4:
+            would = "4, (blocks, block size, heads, features), would do with block_table"
+            raise ValueError(f"{name} has {t.ndim} dimensions: {would}")
+    return k.transpose(1, 2), v.transpose(1, 2)
 
 
 def _returned(
@@ -156,4 +181,4 @@ def _returned(
         output = output[0] if rank == 3 else output[0, 0]
         if return_lse:
             lse = lse[0] if rank == 3 else lse[0, 0]
-    return Attention(output, lse) if return_lse else output
+    return AttentionOutput(output, lse) if return_lse else output

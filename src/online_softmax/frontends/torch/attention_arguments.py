@@ -9,7 +9,6 @@ import torch
 
 from .. import attention_arguments as arrays
 from . import checks
-from .attention_options import Rest
 
 #: Formats that k and v may be stored in whatever q's.
 STORED: Final = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
@@ -203,7 +202,23 @@ def sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, paged: bool = Fa
     return arrays.sizes_of(q, k, v, paged=paged)  # type: ignore[arg-type]  # reads shapes alone
 
 
-def rest(
-    numbers_: tuple[Any, ...], mask_: Any, slopes: Any, seed_: Any, seqlens_k: Any, cu_q: Any, cu_k: Any
-) -> Rest:
-    return Rest(mask_, slopes, seed_, seqlens_k, cu_q, cu_k, *numbers_)
+def stored(
+    own: tuple[Any, ...], block_table: Any, k_scale: Any, v_scale: Any, batch: int
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """What goes with keys and values in pools, or stored in 8 bits. Nothing of it has a gradient."""
+    for name, t in zip(("q", "k", "v", "bias", "sinks"), own, strict=True):
+        without_gradient(t, name, "keys and values that are dense and in q's format, or torch.no_grad(),")
+    table = places(block_table, "block_table")
+    if table is not None and (table.ndim != 2 or table.shape[0] != batch):
+        raise ValueError(
+            f"block_table has shape {tuple(table.shape)}: ({batch}, blocks of a sequence) would do"
+        )
+    made: list[torch.Tensor | None] = []
+    for name, value in (("k_scale", k_scale), ("v_scale", v_scale)):
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            value = torch.tensor(float(value), dtype=torch.float64)
+        elif value is not None:
+            value = checks.tensor(value, name)
+            without_gradient(value, name, f"{name}.detach()")
+        made.append(value)
+    return table, made[0], made[1]

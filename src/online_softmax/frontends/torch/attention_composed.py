@@ -1,5 +1,5 @@
-"""Attention and its derivatives composed of PyTorch's operations on the matrix of scores, differentiable to any
-order. What `attention_ops` has no kernel for is differentiated here: memory is a multiple of the scores.
+"""Attention and its derivatives composed of PyTorch's operations on the matrix of scores, differentiable to
+any order. What `attention_ops` has no kernel for is differentiated here: memory is a multiple of the scores.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _sequence(starts: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def _seen(q: torch.Tensor, k: torch.Tensor, rest: Rest) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """(who sees whom, None for all; how far a key lies from the query's place), broadcastable to the scores."""
+    """Who sees whom, None for all; how far a key lies from the query's place. Both broadcast to the scores."""
     queries, keys = (torch.arange(t.shape[2], device=q.device) for t in (q, k))
     rows, columns = queries[:, None], keys[None]
     length: Any = k.shape[2]

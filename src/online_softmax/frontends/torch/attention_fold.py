@@ -1,5 +1,5 @@
-"""What vmap's dimension becomes in attention: part of the batch or, where there are sinks or sequences side by
-side, of the heads."""
+"""What vmap's dimension becomes in attention: part of the batch or, where there are sinks or sequences side
+by side, of the heads."""
 
 from __future__ import annotations
 

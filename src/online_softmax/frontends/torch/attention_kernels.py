@@ -56,20 +56,10 @@ def rows(t: torch.Tensor, packed: bool) -> Array:
     return np.moveaxis(a[0], 0, 1) if packed else a
 
 
-def like(t: torch.Tensor, features: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+def like(t: torch.Tensor, features: int) -> torch.Tensor:
     """Memory for (batch, heads, length, features) laid out like `t`."""
-    batch, heads, length, _ = t.shape
-    dtype = t.dtype if dtype is None else dtype
-    if rows_by_place(t):
-        return _room((batch, length, heads, features), dtype).transpose(1, 2)
-    return _room((batch, heads, length, features), dtype)
-
-
-def _room(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    count = dtype.itemsize
-    for n in shape:
-        count *= n
-    return memory.empty(shape, dtype) if count >= memory.LARGE else torch.empty(shape, dtype=dtype)
+    order = (0, 2, 1, 3) if rows_by_place(t) else (0, 1, 2, 3)
+    return memory.empty_permuted((*t.shape[:3], features), order, t.dtype)
 
 
 def _call(q: Any, k: Any, v: Any, bias: Any, sinks: Any, rest: Rest) -> Call:

@@ -18,7 +18,9 @@ from .registry import Op, Rule
 def _rows_like(t: torch.Tensor, features: Any) -> torch.Tensor:
     batch, heads, length, _ = t.shape
     if rows_by_place(t):
-        return t.new_empty((batch, length, heads, features)).transpose(1, 2)
+        return torch.empty_permuted(
+            (batch, heads, length, features), (0, 2, 1, 3), dtype=t.dtype, device=t.device
+        )
     return t.new_empty((batch, heads, length, features))
 
 
@@ -36,22 +38,12 @@ def _fake_backward(*args: Any) -> tuple[torch.Tensor, ...]:
     )
 
 
-def _fake_jvp(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    (q, _, v, *_), _ = split(args)
-    return q.new_empty((*q.shape[:-1], v.shape[3])), q.new_empty(q.shape[:-1], dtype=wide(q))
-
-
 def _fake_double_backward(*args: Any) -> tuple[torch.Tensor, ...]:
     (do, dlse, q, k, v, bias, sinks, *_), _ = split(args)
     return tuple(
         q.new_empty(0, dtype=torch.float32) if t is None else t.new_empty(t.shape)
         for t in (do, dlse, q, k, v, bias, sinks)
     )
-
-
-def _fake_stored(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    (q, _, v, *_), _ = split(args)
-    return _rows_like(q, v.shape[3]), q.new_empty(q.shape[:-1], dtype=wide(q))
 
 
 def _fake_keep(seed: torch.Tensor, batch: Any, heads: Any, queries: Any, keys: Any, *_: Any) -> torch.Tensor:
@@ -193,7 +185,7 @@ BACKWARD = Op(
 JVP = Op(
     f"attention_jvp({_OPERANDS}Tensor? q_move, Tensor? k_move, Tensor? v_move, Tensor? bias_move, "
     f"Tensor? sinks_move, {SCHEMA}) -> (Tensor, Tensor)",
-    cpu=pieces.jvp, fake=_fake_jvp, rule=_composed("_Jvp", composed.jvp),
+    cpu=pieces.jvp, fake=_fake, rule=_composed("_Jvp", composed.jvp),
     vmap=fold.rule("attention_jvp", _KINDS * 2, _of_forward),
 )  # fmt: skip
 DOUBLE_BACKWARD = Op(
@@ -208,7 +200,7 @@ DOUBLE_BACKWARD = Op(
 STORED = Op(
     f"attention_stored({_OPERANDS}Tensor? block_table, Tensor? k_scale, Tensor? v_scale, {SCHEMA}) "
     "-> (Tensor output, Tensor lse)",
-    cpu=kernels.stored, fake=_fake_stored, vmap=fold.alone("attention_stored"),
+    cpu=kernels.stored, fake=_fake, vmap=fold.alone("attention_stored"),
 )  # fmt: skip
 KEEP = Op(
     "attention_keep(Tensor seed, SymInt batch, SymInt heads, SymInt queries, SymInt keys, "

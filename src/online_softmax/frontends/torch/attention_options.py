@@ -59,4 +59,4 @@ def wide(t: torch.Tensor) -> torch.dtype:
 def rows_by_place(q: torch.Tensor) -> bool:
     """Whether the heads of a place lie side by side in memory, as in a transposed (batch, length, heads, d):
     results are then laid out alike, so that turning them back costs nothing."""
-    return q.shape[1] > 1 and q.shape[2] > 1 and q.stride(1) < q.stride(2)
+    return q.shape[1] > 1 and q.shape[2] > 1 and 0 < q.stride(1) < q.stride(2)

@@ -11,7 +11,7 @@ import torch
 
 from .. import attention_derivatives as arrays
 from . import memory
-from .attention_kernels import number
+from .attention_kernels import like, number
 from .attention_options import Rest, split, wide
 
 Array = memory.Array
@@ -79,7 +79,7 @@ def _prepared(
 
 def jvp(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
     (q, k, v, bias, sinks, tq, tk, tv, tbias, tsinks), rest = split(args)
-    output, lse = zeros(q, v.shape[3]), torch.zeros(q.shape[:-1], dtype=wide(q))
+    output, lse = like(q, v.shape[3]).zero_(), torch.zeros(q.shape[:-1], dtype=wide(q))
     to = memory.array(output), memory.array(lse)
     logits, added = memory.optional(sinks), memory.optional(bias)
     for piece in _pieces(q, k, rest):
@@ -95,7 +95,7 @@ def jvp(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 def double_backward(*args: Any) -> tuple[torch.Tensor, ...]:
     (do, dlse, q, k, v, bias, sinks, gdq, gdk, gdv, gdbias, gdsinks), rest = split(args)
-    made = (zeros(do), zeros(dlse), zeros(q), zeros(k), zeros(v))
+    made = tuple(_zeros(t) for t in (do, dlse, q, k, v))
     added, logits = (None if t is None else memory.array(t).astype(np.float64) for t in (bias, sinks))
     by_bias, by_sinks = (None if a is None else np.zeros(a.shape) for a in (added, logits))
     for piece in _pieces(q, k, rest):
@@ -115,18 +115,13 @@ def double_backward(*args: Any) -> tuple[torch.Tensor, ...]:
             part += found.bias.reshape(part.shape)  # type: ignore[union-attr, operator]
         if by_sinks is not None:
             by_sinks += found.sinks
-    return (
-        *made, _stored(by_bias, bias, q), _stored(by_sinks, sinks, q),
-    )  # fmt: skip
+    return (*made, _stored(by_bias, bias), _stored(by_sinks, sinks))
 
 
-def zeros(t: torch.Tensor | None, features: int | None = None) -> torch.Tensor:
+def _zeros(t: torch.Tensor | None) -> torch.Tensor:
     """Zeros of t's shape, contiguous; nothing for None."""
-    if t is None:
-        return torch.empty(0)
-    shape = t.shape if features is None else (*t.shape[:-1], features)
-    return torch.zeros(shape, dtype=t.dtype)
+    return torch.empty(0) if t is None else torch.zeros(t.shape, dtype=t.dtype)
 
 
-def _stored(a: Array | None, t: torch.Tensor | None, q: torch.Tensor) -> torch.Tensor:
+def _stored(a: Array | None, t: torch.Tensor | None) -> torch.Tensor:
     return torch.empty(0) if a is None or t is None else torch.from_numpy(a).to(t.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import ml_dtypes
@@ -51,7 +52,11 @@ def tensor(a: Array) -> torch.Tensor:
     if through is None:
         return torch.from_numpy(a)
     storage, dtype = through
-    return torch.from_numpy(a.view(storage)).view(dtype)
+    integers = torch.from_numpy(a.view(storage))
+    # Not integers.view(dtype): forward mode holds a result that is a view of something to more rules.
+    return torch.empty(0, dtype=dtype).set_(
+        integers.untyped_storage(), integers.storage_offset(), integers.shape, integers.stride()
+    )
 
 
 def empty_like(x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -64,4 +69,12 @@ def empty_like(x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tenso
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """A contiguous CPU tensor, likewise."""
-    return tensor(cpu.empty(shape, _NUMPY[dtype]))
+    return empty_permuted(shape, tuple(range(len(shape))), dtype)
+
+
+def empty_permuted(shape: tuple[int, ...], order: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """What `torch.empty_permuted` gives, `order` being the dimensions from the slowest to the fastest."""
+    if math.prod(shape) * dtype.itemsize < LARGE:
+        return torch.empty_permuted(shape, order, dtype=dtype)
+    made = cpu.empty(tuple(shape[d] for d in order), _NUMPY[dtype])
+    return tensor(made.transpose([order.index(d) for d in range(len(order))]))

@@ -21,8 +21,8 @@ _NAMES: Final = (
     "_dispatch_key_parse",
 )
 _KNOWN: Final = all(hasattr(torch._C, name) for name in _NAMES) and hasattr(forward_ad, "_current_level")
-#: Set within the vmap that batched gradients use (torch.autograd.grad with is_grads_batched), which is not that
-#: of torch.func.
+#: Set within the vmap of batched gradients (torch.autograd.grad with is_grads_batched), which is not that of
+#: torch.func.
 _OLD_VMAP: Final = torch._C._dispatch_key_parse("VmapMode") if _KNOWN else None
 _PLAIN_TYPES: Final = (torch.Tensor, torch.nn.Parameter)
 
@@ -61,6 +61,11 @@ def on_cpu(args: tuple[Any, ...]) -> bool:
 
 def wants_gradient(args: tuple[Any, ...]) -> bool:
     return torch.is_grad_enabled() and any(a.requires_grad for a in args if isinstance(a, torch.Tensor))
+
+
+def numbers_at_hand(t: torch.Tensor) -> bool:
+    """Whether a branch on the tensor's values is possible: nothing traces or transforms it."""
+    return not torch.compiler.is_compiling() and plain() and on_cpu((t,))
 
 
 def threads() -> int:
