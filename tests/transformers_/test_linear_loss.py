@@ -214,7 +214,7 @@ ours = peak()
 model(input_ids=ids, labels=ids).loss.backward()
 print(ours - start, peak() - start)
 """
-    found = fresh_python(script, timeout=120)
+    found = fresh_python(script, timeout=240)
     assert found.returncode == 0, found.stderr
     ours, theirs = map(int, found.stdout.split()[-2:])
     logits = 4 * 40000 * 1024

@@ -42,7 +42,7 @@ def test_a_missing_library_is_named_with_its_extra(missing: str, monkeypatch: py
 @pytest.mark.parametrize(("release", "served"), [("4.57.1", False), ("5.23.0", False), ("5.24.1", True),
                                                  ("5.31.0.dev0", True), ("6.0.0", False)])  # fmt: skip
 def test_releases(release: str, served: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(t, "__version__", release)
+    monkeypatch.setattr(sys.modules["transformers"], "__version__", release)
     if served:
         register()
     else:

@@ -156,7 +156,7 @@ def _loss(
     return made.to(logits.dtype)
 
 
-def _scores(logits: Logits) -> dict[str, float]:
+def _scores(logits: Logits) -> dict[str, Any]:
     """softcap * tanh(factor * x / softcap) / temperature, in the words of `linear_cross_entropy`."""
     if logits.outer is None:
         return {} if logits.factor == 1 else {"temperature": 1 / logits.factor}

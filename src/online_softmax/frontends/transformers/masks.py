@@ -191,7 +191,7 @@ def _calls_interface(config: type) -> bool:
     return found
 
 
-def _subclasses(of: type) -> Iterator[type]:
+def _subclasses(of: Any) -> Iterator[Any]:
     for kind in of.__subclasses__():
         yield kind
         yield from _subclasses(kind)
