@@ -77,17 +77,23 @@ def run_forward(model: Any, given: dict[str, Any]) -> Any:
     return main[mask.bool()] if mask is not None and main.shape[:2] == mask.shape else main
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gpt_oss", "bert"])
-def test_in_float32_no_further_from_the_truth_than_eager(family: str) -> None:
-    """Two orders of float32 sums: each is within its own error of the model in float64."""
+@pytest.mark.parametrize(
+    ("family", "theirs", "dtype"),
+    [
+        ("gemma2", "eager", torch.float32), ("gpt_oss", "eager", torch.float32),
+        ("bert", "sdpa", torch.float32), ("mistral", "sdpa", torch.bfloat16),
+    ],
+)  # fmt: skip
+def test_no_further_from_the_truth_than_theirs(family: str, theirs: str, dtype: torch.dtype) -> None:
+    """Two orders of sums in a format: each is within an error of its own of the model in float64."""
     given = tiny.inputs(family, "right")
     with torch.no_grad():
         truth = run_forward(tiny.build(family, "plain"), given)
         errors = {
-            name: (run_forward(tiny.build(family, name, torch.float32), given) - truth).abs().max()
-            for name in ("eager", "online_softmax")
+            name: (run_forward(tiny.build(family, name, dtype), given) - truth).abs().max()
+            for name in (theirs, "online_softmax")
         }
-    assert 0 < errors["online_softmax"] <= 2 * errors["eager"] + 2.0**-23 * truth.abs().max()
+    assert 0 < errors["online_softmax"] <= 2 * errors[theirs] + torch.finfo(dtype).eps * truth.abs().max()
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -210,6 +216,16 @@ def test_what_a_layer_hands_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert padded["mask"].shape == (2, 1, 1, 11)
 
 
+def test_layers_that_are_run_again_for_the_gradient() -> None:
+    """Gradient checkpointing hands the masks on a second time."""
+    model, given = tiny.build("mistral"), tiny.inputs("mistral", "right")
+    _, right = run(model, "online_softmax", given)
+    model.activation_checkpointing_enable()
+    _, made = run(model.train(), "online_softmax", {**given, "use_cache": False})
+    for name, gradient in right.items():
+        assert torch.equal(made[name], gradient), name
+
+
 def test_loaded_from_a_folder(tmp_path: Any) -> None:
     tiny.build("bert", dtype=torch.float32).base_model.save_pretrained(tmp_path)
     made = {}
@@ -224,16 +240,27 @@ def test_loaded_from_a_folder(tmp_path: Any) -> None:
 # --- models that do not ask ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        t.BloomConfig(vocab_size=61, hidden_size=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2),
-        t.DebertaV2Config(**tiny._BERT, relative_attention=True),
-    ],
-    ids=["bloom", "deberta"],
-)
+#: What makes their configurations, and whether they ask for a mask.
+WITHOUT: dict[str, tuple[Any, bool]] = {
+    "bloom": (
+        lambda: t.BloomConfig(
+            vocab_size=61, hidden_size=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2
+        ),
+        True,
+    ),
+    "mpt": (lambda: t.MptConfig(vocab_size=61, d_model=32, n_heads=4, n_layers=2), True),
+    "longformer": (lambda: t.LongformerConfig(**tiny._BERT, attention_window=4), True),
+    "deberta": (lambda: t.DebertaV2Config(**tiny._BERT, relative_attention=True), False),
+    "xlnet": (
+        lambda: t.XLNetConfig(vocab_size=61, d_model=32, n_layer=2, n_head=4, d_inner=48, dropout=0.0),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("family", WITHOUT)
 def test_models_with_an_attention_of_their_own_run_it(
-    config: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    family: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They never call the interface: the bits of "eager", and a warning where their mask is asked for."""
 
@@ -241,18 +268,28 @@ def test_models_with_an_attention_of_their_own_run_it(
         raise AssertionError("called")
 
     monkeypatch.setattr(ours, "attention", never)
+    make, asks = WITHOUT[family]
     made = {}
     for name in ("eager", "online_softmax"):
         torch.manual_seed(5)
-        model = t.AutoModel.from_config(config, attn_implementation=name).eval()
+        model = t.AutoModel.from_config(make(), attn_implementation=name).eval()
         assert not model._can_set_attn_implementation()
         with torch.no_grad():
             made[name] = model(input_ids=tiny.tokens(), attention_mask=tiny.padding("left"))[0]
     assert torch.equal(made["eager"], made["online_softmax"])
-    assert ("do not call their attention" in caplog.text) == (config.model_type == "bloom")
+    assert ("do not call their attention" in caplog.text) == asks
 
 
-def test_models_that_look_their_attention_up_by_name_refuse() -> None:
-    config = t.FalconConfig(vocab_size=61, hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
+@pytest.mark.parametrize(
+    "config",
+    [
+        t.FalconConfig(vocab_size=61, hidden_size=32, num_hidden_layers=1, num_attention_heads=4),
+        t.GPTNeoConfig(
+            vocab_size=61, hidden_size=32, num_layers=1, num_heads=4, attention_types=[[["global"], 1]]
+        ),
+    ],
+    ids=["falcon", "gpt_neo"],
+)
+def test_models_that_look_their_attention_up_by_name_refuse(config: Any) -> None:
     with pytest.raises(KeyError, match="online_softmax"):
         t.AutoModel.from_config(config, attn_implementation="online_softmax")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from typing import Any
@@ -220,6 +221,28 @@ print(ours - start, peak() - start)
     logits = 4 * 40000 * 1024
     assert theirs > 1.5 * logits  # themselves and their gradient, at least in part at once
     assert ours < 0.6 * logits
+
+
+def test_a_trainer_trains_alike(tmp_path: Any) -> None:
+    pytest.importorskip("accelerate", reason="accelerate, which a Trainer of Transformers needs, is missing")
+    rows = [{"input_ids": ids, "labels": ids} for ids in tiny.tokens(8, 11)]
+
+    def trained(hook: bool) -> tuple[list[float], float]:
+        model = tiny.build("llama", dtype=torch.float32, num_hidden_layers=1)
+        options = t.TrainingArguments(
+            str(tmp_path), per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=2,
+            report_to=[], use_cpu=True, save_strategy="no", logging_steps=1, disable_tqdm=True, seed=0,
+        )  # fmt: skip
+        trainer = t.Trainer(model, options, train_dataset=rows, eval_dataset=rows)
+        with linear_loss(model) if hook else contextlib.nullcontext():
+            trainer.train()
+            held_out = trainer.evaluate()["eval_loss"]
+        return [line["loss"] for line in trainer.state.log_history if "loss" in line], held_out
+
+    right, made = trained(False), trained(True)
+    assert made[0] == pytest.approx(right[0], rel=2.0**-18)  # float32, two steps of the weights
+    assert made[1] == pytest.approx(right[1], rel=2.0**-18)
+    assert right[0][0] != right[0][1]
 
 
 def test_compiled_whole() -> None:

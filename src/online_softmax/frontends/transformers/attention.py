@@ -116,7 +116,7 @@ def _scope(
     queries, keys = query.shape[2], key.shape[2]
     if isinstance(mask, RuleMask):
         rule = mask.rule
-        if rule is None:
+        if rule is None or tuple(mask.shape[-2:]) != (queries, keys):
             mask = mask.plain()
         else:
             # `attention` has the last query stand at the last key.
