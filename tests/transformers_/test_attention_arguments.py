@@ -102,10 +102,12 @@ def test_softcap_and_scaling() -> None:
     close(made, (scores.softmax(-1) @ v.repeat_interleave(2, 1)).transpose(1, 2))
 
 
-def test_one_set_of_queries_for_the_whole_batch() -> None:
+def test_one_set_of_queries_or_keys_for_the_whole_batch() -> None:
     q, k, v = operands()
     made = ours.forward(Layer(), q[:1], k, v, None, is_causal=False)[0]
     close(made, formula(q[:1].expand(2, -1, -1, -1), k, v))
+    made = ours.forward(Layer(), q, k[:1], v[:1], None, is_causal=False)[0]
+    close(made, formula(q, k[:1], v[:1]))
 
 
 def test_dropout_follows_the_generator_and_keeps_the_mean() -> None:
@@ -146,7 +148,7 @@ def test_what_is_not_known_is_refused() -> None:
         ours.forward(Layer(), q, k, v, None, output_attentions=True)
     with pytest.raises(TypeError, match=r"attention_mask is torch.int64: torch.bool or a real format"):
         ours.forward(Layer(), q, k, v, torch.ones(2, 1, 5, 5, dtype=torch.int64))
-    with pytest.raises(ValueError, match="query, key and value have 4, 3 and 3 axes: four each"):
+    with pytest.raises(ValueError, match="query, key and value have 4, 3, 3 axes: four each"):
         ours.forward(Layer(), q, k[0], v[0], None)
     given = {"indices": None, "output_attentions": False, "use_cache": True, "position_ids": torch.zeros(1)}
     close(ours.forward(Layer(), q, k, v, None, **given)[0], formula(q, k, v, additive(visible(5, 5))))

@@ -68,12 +68,7 @@ def forward(
         output_attentions; what `attention` raises.
     """
     _refuse(others)
-    if query.ndim != 4 or key.ndim != 4 or value.ndim != 4:
-        raise ValueError(
-            f"query, key and value have {query.ndim}, {key.ndim} and {value.ndim} axes: four each would do"
-        )
-    if query.shape[0] != key.shape[0]:
-        query = query.expand(key.shape[0], -1, -1, -1)
+    query, key, value = _of_one_batch(query, key, value)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     scope = _scope(attention_mask, query, key, causal, sliding_window)
     if cu_seq_lens_q is not None and (attention_mask is None or isinstance(attention_mask, RuleMask)):
@@ -91,8 +86,17 @@ def forward(
     else:
         output, lse = attention(query, key, value, return_lse=True, **options)
         # The share of the keys beside a sink of each query's own.
-        output = output * torch.sigmoid(lse - sinks.reshape(lse.shape)).to(output.dtype).unsqueeze(-1)
+        output = output * torch.sigmoid(lse - sinks.squeeze(-1)).to(output.dtype).unsqueeze(-1)
     return output.transpose(1, 2).contiguous(), None
+
+
+def _of_one_batch(*operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """query, key and value; one that is there once, as learned queries are, once for each of the others."""
+    if any(x.ndim != 4 for x in operands):
+        axes = ", ".join(str(x.ndim) for x in operands)
+        raise ValueError(f"query, key and value have {axes} axes: four each would do")
+    batch = max(x.shape[0] for x in operands)
+    return tuple(x if x.shape[0] == batch else x.expand(batch, -1, -1, -1) for x in operands)
 
 
 def _refuse(others: dict[str, Any]) -> None:
