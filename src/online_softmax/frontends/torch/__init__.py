@@ -3,6 +3,7 @@
 from .attention import AttentionOutput, attention
 from .attention_module import Attention
 from .linear import linear_cross_entropy
+from .loss_modules import CrossEntropyLoss, LinearCrossEntropyLoss
 from .losses import Loss, LossReport, cross_entropy
 from .rows import log_softmax, logsumexp, softmax
 from .sdpa import scaled_dot_product_attention
@@ -11,6 +12,8 @@ from .swap import disable, enable, enabled
 __all__ = [
     "Attention",
     "AttentionOutput",
+    "CrossEntropyLoss",
+    "LinearCrossEntropyLoss",
     "Loss",
     "LossReport",
     "attention",

@@ -24,15 +24,8 @@ _KNOWN: Final = all(hasattr(torch._C, name) for name in _NAMES) and hasattr(forw
 #: Set within the vmap of batched gradients (torch.autograd.grad with is_grads_batched), which is not that of
 #: torch.func.
 _OLD_VMAP: Final = torch._C._dispatch_key_parse("VmapMode") if _KNOWN else None
-_PLAIN_TYPES: Final = (torch.Tensor, torch.nn.Parameter)
-
-
-def _never(_: torch.Tensor) -> bool:
-    return False
-
-
-#: A tensor of `torch.autograd.grad(is_grads_batched=True)`: of the old vmap, which no global state tells of.
-_hides_batch: Final = getattr(torch._C._functorch, "is_legacy_batchedtensor", _never)
+PLAIN_TYPES: Final = frozenset((torch.Tensor, torch.nn.Parameter))
+_OTHERS: Final = frozenset((int, float, bool, type(None), list))
 
 
 def plain() -> bool:
@@ -50,17 +43,34 @@ def plain() -> bool:
     )
 
 
+def direct(args: tuple[Any, ...]) -> bool | None:
+    """None where a call goes through the dispatcher; else whether anything wants a gradient."""
+    wanted = False
+    for a in args:
+        kind = type(a)
+        if kind in _OTHERS:
+            continue
+        if kind in PLAIN_TYPES:
+            if not a.is_cpu:
+                return None
+            wanted = wanted or a.requires_grad
+        elif isinstance(a, torch.Tensor):
+            return None
+    return (wanted and torch.is_grad_enabled()) if plain() else None
+
+
 def on_cpu(args: tuple[Any, ...]) -> bool:
     """Whether all tensors among the arguments are plain ones in CPU memory."""
-    return all(
-        a.is_cpu and type(a) in _PLAIN_TYPES and not _hides_batch(a)
-        for a in args
-        if isinstance(a, torch.Tensor)
-    )
+    return all(a.is_cpu and type(a) in PLAIN_TYPES for a in args if isinstance(a, torch.Tensor))
 
 
 def wants_gradient(args: tuple[Any, ...]) -> bool:
     return torch.is_grad_enabled() and any(a.requires_grad for a in args if isinstance(a, torch.Tensor))
+
+
+def autocast(device: str) -> bool:
+    """Whether autocast is on; "meta", which it does not know, has none."""
+    return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def numbers_at_hand(t: torch.Tensor) -> bool:

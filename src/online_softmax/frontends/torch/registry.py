@@ -113,13 +113,12 @@ class Op:
     def __call__(self, *args: Any) -> Any:
         if self.policy is not None:
             device = next(a.device.type for a in args if isinstance(a, torch.Tensor))
-            if torch.is_autocast_enabled(device):
+            if mode.autocast(device):
                 args = self.policy(args, device)
-        if not torch.compiler.is_compiling() and mode.on_cpu(args) and mode.plain():
-            if self.training is None or not mode.wants_gradient(args):
-                return self.cpu(*args)
-            return self.training(*args)
-        return self.overload(*args)
+        wanted = None if torch.compiler.is_compiling() else mode.direct(args)
+        if wanted is None:
+            return self.overload(*args)
+        return self.training(*args) if wanted and self.training is not None else self.cpu(*args)
 
     def _differentiable(self, rule: type[Rule]) -> None:
         overload, cpu = self.overload, self.cpu
