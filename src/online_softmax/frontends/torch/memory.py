@@ -28,6 +28,7 @@ NUMPY: Final = {
 }
 #: Fresh results from this size on (bytes) come from the library's pool of large pages.
 LARGE: Final = 1 << 20
+_CONTIGUOUS: Final = tuple(range(8))
 
 
 def array(t: torch.Tensor) -> Array:
@@ -74,7 +75,10 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 def empty_permuted(shape: tuple[int, ...], order: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """What `torch.empty_permuted` gives, `order` being the dimensions from the slowest to the fastest."""
-    if math.prod(shape) * dtype.itemsize < LARGE:
+    small = math.prod(shape) * dtype.itemsize < LARGE
+    if small and order == _CONTIGUOUS[: len(order)]:
+        return torch.empty(shape, dtype=dtype)
+    if small:
         return torch.empty_permuted(shape, order, dtype=dtype)
     made = cpu.empty(tuple(shape[d] for d in order), NUMPY[dtype])
     return tensor(made.transpose([order.index(d) for d in range(len(order))]))

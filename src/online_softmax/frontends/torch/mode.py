@@ -24,7 +24,7 @@ _KNOWN: Final = all(hasattr(torch._C, name) for name in _NAMES) and hasattr(forw
 #: Set within the vmap of batched gradients (torch.autograd.grad with is_grads_batched), which is not that of
 #: torch.func.
 _OLD_VMAP: Final = torch._C._dispatch_key_parse("VmapMode") if _KNOWN else None
-_PLAIN_TYPES: Final = frozenset((torch.Tensor, torch.nn.Parameter))
+PLAIN_TYPES: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _OTHERS: Final = frozenset((int, float, bool, type(None), list))
 
 
@@ -50,7 +50,7 @@ def direct(args: tuple[Any, ...]) -> bool | None:
         kind = type(a)
         if kind in _OTHERS:
             continue
-        if kind in _PLAIN_TYPES:
+        if kind in PLAIN_TYPES:
             if not a.is_cpu:
                 return None
             wanted = wanted or a.requires_grad
@@ -61,11 +61,16 @@ def direct(args: tuple[Any, ...]) -> bool | None:
 
 def on_cpu(args: tuple[Any, ...]) -> bool:
     """Whether all tensors among the arguments are plain ones in CPU memory."""
-    return all(a.is_cpu and type(a) in _PLAIN_TYPES for a in args if isinstance(a, torch.Tensor))
+    return all(a.is_cpu and type(a) in PLAIN_TYPES for a in args if isinstance(a, torch.Tensor))
 
 
 def wants_gradient(args: tuple[Any, ...]) -> bool:
     return torch.is_grad_enabled() and any(a.requires_grad for a in args if isinstance(a, torch.Tensor))
+
+
+def autocast(device: str) -> bool:
+    """Whether autocast is on; "meta", which it does not know, has none."""
+    return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def numbers_at_hand(t: torch.Tensor) -> bool:

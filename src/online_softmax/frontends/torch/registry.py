@@ -113,7 +113,7 @@ class Op:
     def __call__(self, *args: Any) -> Any:
         if self.policy is not None:
             device = next(a.device.type for a in args if isinstance(a, torch.Tensor))
-            if torch.is_autocast_enabled(device):
+            if mode.autocast(device):
                 args = self.policy(args, device)
         wanted = None if torch.compiler.is_compiling() else mode.direct(args)
         if wanted is None:
