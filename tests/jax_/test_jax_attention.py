@@ -76,7 +76,7 @@ def test_gradients_are_those_of_the_numpy_face(options: dict[str, Any]) -> None:
         do, dlse = cotangents(right.lse)
 
         def gradients(q: Any, k: Any, v: Any, moved: Any) -> Any:
-            outputs, back = jax.vjp(
+            _, back = jax.vjp(
                 lambda q, k, v, m: tuple(ours.attention(q, k, v, return_lse=True, **rest, **m)),
                 q,
                 k,
@@ -87,8 +87,8 @@ def test_gradients_are_those_of_the_numpy_face(options: dict[str, Any]) -> None:
 
         dq, dk, dv, of_moved = jax.jit(gradients)(q, k, v, moved)
         given = osm.attention_backward(
-            np.asarray(do), q, k, v, *right, dlse=np.asarray(dlse), bias_grad="bias" in options, layout="BSHD",
-            **options,
+            np.asarray(do), q, k, v, *right, dlse=np.asarray(dlse), bias_grad="bias" in options,
+            layout="BSHD", **options,
         )  # fmt: skip
         tree_close((dq, dk, dv), (given.q, given.k, given.v), 1e-12, 1e-13)
         for name, value in of_moved.items():

@@ -61,7 +61,8 @@ def forward(q, k, v):
 def backward(q, k, v):
     return jax.grad(lambda *a: jnp.sum(attention(*a, causal=True, dropout_p=0.3) ** 2), (0, 1, 2))(q, k, v)
 def of_all(*a):
-    return jax.grad(lambda q, k, v, b, s: jnp.sum(attention(q, k, v, bias=b, sinks=s) ** 2), (0, 1, 2, 3, 4))(*a)
+    total = lambda q, k, v, b, s: jnp.sum(attention(q, k, v, bias=b, sinks=s) ** 2)
+    return jax.grad(total, (0, 1, 2, 3, 4))(*a)
 for spec in (("x",), (None, None, "x")):  # the batch, or groups of heads
     hold(forward, (q, k, v), [spec] * 3)
     hold(backward, (q, k, v), [spec] * 3)
