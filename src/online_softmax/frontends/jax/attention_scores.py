@@ -117,7 +117,7 @@ def pieces(q: Array, keys: int, options: Options) -> list[Piece]:
     batch, heads, queries = q.shape[:3]
     wanted = -(-batch * heads * queries * min(keys, KEYS) // SCORES)
     if options.left >= 0 or options.right >= 0:
-        wanted = max(wanted, min(-(-queries // KEYS), PIECES // 2))
+        wanted = max(wanted, min(-(-queries // (4 * KEYS)), PIECES // 2))
     step = -(-queries // max(1, min(wanted, PIECES))) if queries else 1
     made = []
     for start in range(0, queries, step):
