@@ -45,7 +45,7 @@ def sample(
             is traced, an array of one integer, or of two words (2,) uint32, high and low, such as
             `jax.random.key_data` has. Nothing is random unless one of them changes.
         origin: (row, token): what number the first row and token of this call have in a whole of which it is
-            a part, below 2**31.
+            a part, below 2**31. Tokens are returned by their numbers there.
 
     axis, the filters and origin must be known when the computation is built.
 
@@ -69,7 +69,7 @@ def sample(
     filters = (_most(top_k), _share(top_p, "top_p", True), _share(min_p, "min_p", False))
     tokens, found = _sample(
         given, _temperature(temperature, rows, wide_dtype(given.dtype)), _word(seed, "seed"),
-        _word(draw, "draw"), at, filters, _origin(origin),
+        _word(draw, "draw"), at, filters, _origin(origin, given.shape[at]),
     )  # fmt: skip
     return Sample(tokens, found)
 
@@ -88,9 +88,9 @@ def _sample(
     drawn = _drawn(jnp.where(kept, fixed[0], -jnp.inf), fixed[1], seed, draw, origin)
     top = jnp.max(fixed[0], -1)
     good = jnp.isfinite(top)
-    tokens = jnp.where(good, drawn, -1)
     log_p = pure_rows.log_softmax(x / jnp.where(warmth == 0, 1, warmth), (1,), kept)
-    found = jnp.take_along_axis(log_p, jnp.maximum(tokens, 0)[:, None], -1)[:, 0]
+    found = jnp.take_along_axis(log_p, jnp.where(good, drawn, 0)[:, None], -1)[:, 0]
+    tokens = jnp.where(good, drawn + origin[1], -1)
     return tokens.reshape(shape), jnp.where(good, found, jnp.nan).reshape(shape)
 
 
@@ -178,10 +178,10 @@ def _word(value: Any, name: str) -> Array:
     return jnp.stack([high.astype(jnp.uint32), given.astype(jnp.uint32)])
 
 
-def _origin(value: Any) -> tuple[int, int]:
+def _origin(value: Any, vocabulary: int) -> tuple[int, int]:
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise TypeError(f"origin is {value!r}: (row, token) would do")
     row, token = (checks.integer(number, "origin") for number in value)
-    if not (0 <= row < _MOST and 0 <= token < _MOST):
-        raise ValueError(f"origin is {value!r}: whole numbers from 0 to {_MOST - 1} would do")
+    if not (0 <= row < _MOST and 0 <= token < _MOST - vocabulary):
+        raise ValueError(f"origin is {value!r}: whole numbers whose sums with the sizes int32 holds would do")
     return row, token
