@@ -21,3 +21,4 @@ void bind_losses(nanobind::module_& m);
 void bind_product(nanobind::module_& m);
 void bind_scans(nanobind::module_& m);
 void bind_sample(nanobind::module_& m);
+void bind_jax(nanobind::module_& m);
