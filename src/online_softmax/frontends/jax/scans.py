@@ -182,7 +182,8 @@ def _elements(x: Array) -> State:
     """The state of each element by itself."""
     z = x.astype(wide_dtype(x.dtype))
     m = lax.stop_gradient(z)
-    return State(m, jnp.where(m == -jnp.inf, -1, jnp.expm1(z - m)))
+    nothing = m == -jnp.inf
+    return State(m, jnp.where(nothing, -1, jnp.expm1(jnp.where(nothing, 0, z) - pivot(m))))
 
 
 def _merged(a: State, b: State) -> State:

@@ -98,8 +98,8 @@ def _logsumexp_jvp(count: int, primals: Any, tangents: Any) -> tuple[Array, Arra
 
 @partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _softmax(z: Array, ids: Array, count: int) -> Array:
-    e, _, t = _statistics(z, ids, count)
-    return e / (1 + t).at[ids].get(mode="fill", fill_value=jnp.nan)
+    e, m, t = _statistics(z, ids, count)
+    return e / jnp.where(jnp.isfinite(m), 1 + t, jnp.nan).at[ids].get(mode="fill", fill_value=jnp.nan)
 
 
 @_softmax.defjvp
@@ -170,7 +170,7 @@ def _check_offsets(offsets: Array, length: int) -> None:
 
 
 def _integers(value: Any, name: str) -> Array:
-    given = jnp.asarray(checks.array(value, name))
+    given = checks.array(value, name)  # not yet JAX's: within `jit` what is known would be traced
     if not jnp.issubdtype(given.dtype, jnp.integer):
         raise TypeError(f"{name} holds {given.dtype}: integers would do")
     if given.ndim != 1:
