@@ -12,11 +12,10 @@ import numpy as np
 from jax import lax
 
 from ..sampling import Sample
-from . import checks, noise, pure_rows
+from . import checks, counter, noise, pure_rows
 from .pure_rows import wide_dtype
 
 Array = Any
-_WORD: Final = 1 << 64
 _MOST: Final = 1 << 31
 _COLDEST: Final = 1e-30
 _WARMEST: Final = 1e30
@@ -42,8 +41,8 @@ def sample(
         top_p: in (0, 1]: the fewest of the greatest are kept whose probabilities come to top_p, at least one.
         min_p: in [0, 1]: those are kept whose probability is at least min_p times the greatest.
         seed, draw: a stream of draws, and which of them this is: 0 to 2**64 - 1; or, for a seed or step that
-            is traced, an array of one integer, or of two words (2,) uint32, high and low, such as
-            `jax.random.key_data` has. Nothing is random unless one of them changes.
+            is traced, an array of one integer, two words (2,) uint32, high and low, or a key of jax.random.
+            Nothing is random unless one of them changes.
         origin: (row, token): what number the first row and token of this call have in a whole of which it is
             a part, below 2**31. Tokens are returned by their numbers there.
 
@@ -68,8 +67,8 @@ def sample(
     rows = given.shape[:at] + given.shape[at + 1 :]
     filters = (_most(top_k), _share(top_p, "top_p", True), _share(min_p, "min_p", False))
     tokens, found = _sample(
-        given, _temperature(temperature, rows, wide_dtype(given.dtype)), _word(seed, "seed"),
-        _word(draw, "draw"), at, filters, _origin(origin, given.shape[at]),
+        given, _temperature(temperature, rows, wide_dtype(given.dtype)), counter.words_of(seed, "seed"),
+        counter.words_of(draw, "draw"), at, filters, _origin(origin, given.shape[at]),
     )  # fmt: skip
     return Sample(tokens, found)
 
@@ -156,26 +155,6 @@ def _share(value: Any, name: str, above: bool) -> float | None:
         would = "a number above 0 and up to 1" if above else "a number from 0 to 1"
         raise ValueError(f"{name} is {found}: {would}, or None, would do")
     return found
-
-
-def _word(value: Any, name: str) -> Array:
-    """A word of 64 bits, as two of 32: (2,) uint32."""
-    would = "a whole number from 0 to 2**64 - 1, or an array of one integer or two of uint32, would do"
-    if isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name} is {value!r}: {would}")
-    if isinstance(value, (int, np.integer)):
-        if not 0 <= value < _WORD:
-            raise ValueError(f"{name} is {value}: {would}")
-        return np.array([int(value) >> 32, int(value) & 0xFFFFFFFF], np.uint32)
-    given = jnp.asarray(checks.array(value, name))
-    if not jnp.issubdtype(given.dtype, jnp.integer):
-        raise TypeError(f"{name} holds {given.dtype}: {would}")
-    if given.shape == (2,) and given.dtype == jnp.uint32:
-        return given
-    if given.shape:
-        raise ValueError(f"{name} has shape {given.shape} and holds {given.dtype}: {would}")
-    high = given >> 32 if given.dtype.itemsize == 8 else jnp.zeros_like(given)
-    return jnp.stack([high.astype(jnp.uint32), given.astype(jnp.uint32)])
 
 
 def _origin(value: Any, vocabulary: int) -> tuple[int, int]:
