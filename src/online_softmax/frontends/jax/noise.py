@@ -34,7 +34,7 @@ class _Streams(NamedTuple):
 def gumbel(seed: Any, draw: Any, rows: int, tokens: int, origin: tuple[int, int]) -> Array:
     """-log(-log(u)) of each row and token, (rows, tokens) float64.
 
-    Must be called where JAX has 64-bit numbers: within `jax.enable_x64(True)`.
+    Must be called where JAX has numbers of 64 bits.
     """
     first_row, first = origin
     places = counter.add(counter.of_integers(jnp.arange(rows, dtype=jnp.uint32)), counter.constant(first_row))

@@ -94,9 +94,17 @@ def _sample(
 
 
 def _drawn(logits: Array, temperature: Array, seed: Array, draw: Array, origin: tuple[int, int]) -> Array:
-    with jax.enable_x64(True):
+    with _numbers_of_64_bits():
         made = noise.gumbel(seed, draw, *logits.shape, origin)
         return noise.winners(logits.astype(jnp.float64), temperature.astype(jnp.float64), made)
+
+
+def _numbers_of_64_bits() -> Any:
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(True)
+    from jax.experimental import enable_x64  # where JAX had it first
+
+    return enable_x64()
 
 
 def _kept(x: Array, temperature: Array, filters: tuple[int | None, float | None, float | None]) -> Array:
