@@ -132,6 +132,21 @@ Buffer result(const ffi::RemainingRets& all, size_t i) {
 
 // ---- softmax, log_softmax, logsumexp
 
+void small_rows(const osm::Problem& p, const char* x, const Buffer& y, int64_t rows, int64_t cols) {
+  if (p.op != osm::Op::lse) {
+    osm::small_rows(*p.isa, p.op, p.dtype, x, (char*)y.untyped_data(), rows, cols);
+    return;
+  }
+  const int64_t stride = cols * (int64_t)osm::dtype_size(p.dtype);
+  for (int64_t r = 0; r < rows; ++r) {
+    const double lse = osm::small_lse(*p.isa, p.dtype, x + r * stride, cols);
+    if (wide(y))
+      ((double*)y.untyped_data())[r] = lse;
+    else
+      ((float*)y.untyped_data())[r] = (float)lse;
+  }
+}
+
 void run_rows(const Buffer& x, const ffi::RemainingArgs& rest, const Buffer& y, int64_t op, int64_t reduced,
               int64_t threads) {
   osm::Problem p;
@@ -141,9 +156,9 @@ void run_rows(const Buffer& x, const ffi::RemainingArgs& rest, const Buffer& y, 
   const bool map = p.op != osm::Op::lse;
   const int64_t elements = count(x), cols = p.ndim ? x.dimensions().back() : 1;
   if (map && !elements) return;
-  if (map && !rest.size() && p.algorithm == osm::kAuto && elements <= kSmall &&
+  if (elements && !rest.size() && p.algorithm == osm::kAuto && elements <= kSmall &&
       p.reduced == uint64_t{1} << (p.ndim - 1)) {
-    osm::small_rows(*p.isa, p.op, p.dtype, data(x), (char*)y.untyped_data(), elements / cols, cols);
+    small_rows(p, data(x), y, elements / cols, cols);
     return;
   }
   for (int d = 0; d < p.ndim; ++d) p.shape[d] = x.dimensions()[(size_t)d];

@@ -170,7 +170,9 @@ def _attention(arrays: dict[str, Array], *, static: _Static) -> tuple[Array, Arr
     if "slopes" in arrays:
         slopes = jax.lax.stop_gradient(checks.real(arrays["slopes"], "alibi_slopes"))
         if slopes.shape not in {(heads,), (batch, heads)}:
-            raise ValueError(f"alibi_slopes has shape {slopes.shape}: ({heads},) or {(batch, heads)} would do")
+            raise ValueError(
+                f"alibi_slopes has shape {slopes.shape}: ({heads},) or {(batch, heads)} would do"
+            )
         operands["slopes"] = jnp.broadcast_to(slopes.astype(wide), (batch, heads))
     if "seed" in arrays:
         number = jnp.arange(batch, dtype=jnp.uint32)[:, None]
@@ -190,7 +192,15 @@ def _options(static: _Static, d: int, wide: Any, names: tuple[str, ...], batch: 
     softcap = 0.0 if static.softcap > math.sqrt(most) else static.softcap
     present = tuple(name for name in ORDER if name in names)
     return Options(
-        scale, softcap, static.lower_right, static.left, static.right, static.drop, static.bshd, present, batch
+        scale,
+        softcap,
+        static.lower_right,
+        static.left,
+        static.right,
+        static.drop,
+        static.bshd,
+        present,
+        batch,
     )
 
 
@@ -237,7 +247,7 @@ def _of_scores(value: Array, name: str, scores: tuple[int, ...], rank: int) -> A
     four = given.reshape((1,) * (4 - given.ndim) + given.shape)
     if any(n not in (1, m) for n, m in zip(four.shape, scores, strict=True)):
         axes = "(batch, heads, queries, keys), or the last of them, each as long as there or 1, would do"
-        raise ValueError(f"{name} of shape {given.shape} does not broadcast to {scores[4 - rank:]}: {axes}")
+        raise ValueError(f"{name} of shape {given.shape} does not broadcast to {scores[4 - rank :]}: {axes}")
     return four
 
 

@@ -113,7 +113,9 @@ def _gradient_in_jax(
 
 
 def _forward(given: dict[str, Array], options: Options) -> list[Array]:
-    out, lse = pure_attention.forward(*(_turned(given[n], options) for n in "qkv"), **_keywords(given, options))
+    out, lse = pure_attention.forward(
+        *(_turned(given[n], options) for n in "qkv"), **_keywords(given, options)
+    )
     return [_turned(out, options), _turned(lse, options)]
 
 
@@ -138,7 +140,8 @@ def _by_period(function: Any, given: dict[str, Array], options: Options) -> list
     times = batch // options.period
     shared = {name for name, a in given.items() if name == "firsts" or a.shape[0] != batch}
     split = {
-        name: a if name in shared else a.reshape(times, options.period, *a.shape[1:]) for name, a in given.items()
+        name: a if name in shared else a.reshape(times, options.period, *a.shape[1:])
+        for name, a in given.items()
     }
     axes = {name: None if name in shared else 0 for name in given}
     made = jax.vmap(lambda each: function(each, options), in_axes=(axes,))(split)
@@ -240,7 +243,13 @@ def _batch(args: Any, dims: Any, *, options: Options) -> Any:
 
 
 def _batch_tangent(args: Any, dims: Any, *, options: Options, wrt: tuple[str, ...]) -> Any:
-    names = [*(f"d_{n}" for n in wrt), *options.smooth, "out", "lse", *in_order(options)[len(options.smooth) :]]
+    names = [
+        *(f"d_{n}" for n in wrt),
+        *options.smooth,
+        "out",
+        "lse",
+        *in_order(options)[len(options.smooth) :],
+    ]
     # A tangent has the shape of its operand: what has one may not stay one for all.
     made, size, each = _merge(names, args, dims, {"mask"} | ({"bias", "sinks"} - set(wrt)))
     found = _tangent.bind(*made, options=options, wrt=wrt)
@@ -281,12 +290,16 @@ def _jvp(primals: Any, tangents: Any, *, options: Options) -> Any:
     return made, _tangent.bind(*linear, *primals[:m], *made, *primals[m:], options=options, wrt=wrt)
 
 
-def _tangent_transpose(cts: list[Array], others: Any, *, options: Options, wrt: tuple[str, ...]) -> list[Array]:
+def _tangent_transpose(
+    cts: list[Array], others: Any, *, options: Options, wrt: tuple[str, ...]
+) -> list[Array]:
     made: list[Array] = _gradient.bind(*cts, *others, options=options, wrt=wrt)
     return made
 
 
-def _gradient_transpose(cts: list[Array], others: Any, *, options: Options, wrt: tuple[str, ...]) -> list[Array]:
+def _gradient_transpose(
+    cts: list[Array], others: Any, *, options: Options, wrt: tuple[str, ...]
+) -> list[Array]:
     made: list[Array] = _tangent.bind(*cts, *others, options=options, wrt=wrt)
     return made
 

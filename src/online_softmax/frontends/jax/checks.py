@@ -90,7 +90,9 @@ def mask(where: Any, shape: tuple[int, ...], name: str = "where") -> Array | Non
     if given.ndim > len(shape) or any(
         n not in (1, m) for n, m in zip(given.shape[::-1], shape[::-1], strict=False)
     ):
-        raise ValueError(f"{name} of shape {given.shape} does not broadcast to {shape}: a shape that does would do")
+        raise ValueError(
+            f"{name} of shape {given.shape} does not broadcast to {shape}: a shape that does would do"
+        )
     return given.reshape((1,) * (len(shape) - given.ndim) + given.shape)
 
 

@@ -14,7 +14,10 @@ Array = Any
 
 
 def linear_in(
-    primitive: Primitive, linear: Callable[..., int], in_jax: Callable[..., list[Array]], real: Callable[..., int]
+    primitive: Primitive,
+    linear: Callable[..., int],
+    in_jax: Callable[..., list[Array]],
+    real: Callable[..., int],
 ) -> None:
     """Forward mode of a primitive that is linear in its first operands and smooth in some that follow.
 
@@ -48,7 +51,9 @@ def linear_in(
     ad.primitive_jvps[primitive] = jvp
 
 
-def transposed_by(primitive: Primitive, linear: Callable[..., int], transpose: Callable[..., list[Array]]) -> None:
+def transposed_by(
+    primitive: Primitive, linear: Callable[..., int], transpose: Callable[..., list[Array]]
+) -> None:
     """Reverse mode: `transpose(cotangents, others, **parameters)` gives a cotangent for each linear operand."""
 
     def rule(cotangents: Any, *operands: Any, **parameters: Any) -> Any:

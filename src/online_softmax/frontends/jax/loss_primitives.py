@@ -34,7 +34,9 @@ class Options(NamedTuple):
     ignore_index: int
 
 
-def loss_rows(logits: Array, targets: Array, class_weight: Array | None, options: Options) -> tuple[Array, Array]:
+def loss_rows(
+    logits: Array, targets: Array, class_weight: Array | None, options: Options
+) -> tuple[Array, Array]:
     """Loss and lse of each row, float32 (float64 for float64).
 
     Args:
@@ -60,7 +62,9 @@ def _of_tangent(t: Any, logits: Any, targets: Any, *weight: Any, options: Option
     return primitives.shaped((t, logits, targets, *weight), (targets.shape, wide), (targets.shape, wide))
 
 
-def _of_gradient(d_loss: Any, d_lse: Any, logits: Any, targets: Any, *weight: Any, options: Options) -> list[Any]:
+def _of_gradient(
+    d_loss: Any, d_lse: Any, logits: Any, targets: Any, *weight: Any, options: Options
+) -> list[Any]:
     return primitives.shaped((d_loss, d_lse, logits, targets, *weight), (logits.shape, logits.dtype))
 
 
@@ -92,7 +96,9 @@ def _tangent_in_jax(t: Array, logits: Array, targets: Array, *weight: Array, opt
 def _attributes(options: Options, classes: int) -> dict[str, Any]:
     o = options
     smoothing = "megatron" if o.megatron else "pytorch"
-    rules = Rules(o.ignore_index, o.label_smoothing, smoothing, o.z_loss, o.softcap or 0.0, o.temperature, "none", "nan")
+    rules = Rules(
+        o.ignore_index, o.label_smoothing, smoothing, o.z_loss, o.softcap or 0.0, o.temperature, "none", "nan"
+    )
     rule = rules.rule(classes)
     return {
         "sharp": float(rule.sharp), "uniform": float(rule.uniform), "z_loss": float(rule.z_loss),
@@ -101,7 +107,9 @@ def _attributes(options: Options, classes: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _loss_in_core(logits: Array, targets: Array, *weight: Array, options: Options, over: dict[str, Any]) -> list[Array]:
+def _loss_in_core(
+    logits: Array, targets: Array, *weight: Array, options: Options, over: dict[str, Any]
+) -> list[Array]:
     results = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in _of_rows(logits, targets, options=options)]
     attributes = _attributes(options, logits.shape[-1])
     return native.call("online_softmax_loss", results, (logits, targets, *weight), **attributes)
@@ -113,7 +121,9 @@ def _gradient_in_core(
 ) -> list[Array]:  # fmt: skip
     results = [jax.ShapeDtypeStruct(logits.shape, logits.dtype)]
     operands = (d_loss, d_lse, logits, targets, *weight)
-    return native.call("online_softmax_loss_grad", results, operands, **_attributes(options, logits.shape[-1]))
+    return native.call(
+        "online_softmax_loss_grad", results, operands, **_attributes(options, logits.shape[-1])
+    )
 
 
 def _axes_of(targets: Array) -> Axes:

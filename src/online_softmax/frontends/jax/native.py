@@ -52,3 +52,13 @@ def call(target: str, results: Sequence[Any], operands: Sequence[Array], **attri
 
 def _typed(value: Any) -> Any:
     return np.float64(value) if isinstance(value, float) else np.int64(value)
+
+
+def info() -> dict[str, Any]:
+    """What serves JAX arrays on this CPU, and why: `jax_ffi` is whether the native handlers do.
+
+    With what `online_softmax.info` says of the core. Raises: ValueError for a bad value in the environment.
+    """
+    found = handlers()
+    served = {"jax": jax.__version__, "jax_ffi": found.available, "jax_ffi_reason": found.why}
+    return {**cpu.info(), **served}

@@ -50,19 +50,15 @@ class Factors:
 
     def rule(self) -> SdyShardingRule:
         """As Shardy wants it."""
-        names = {part for axes in (*self.operands, *self.results) for axis in axes for part in _parts(axis)}
-        paired = {
-            part
-            for axes in (*self.operands, *self.results)
-            for axis in axes
-            for part in _parts(axis)
-            if isinstance(axis, tuple)
-        }
-        alone = {a for axes in (*self.operands, *self.results) for a in axes if isinstance(a, str)}
+        every = [axis for axes in (*self.operands, *self.results) for axis in axes]
+        # In order of first use: Shardy wants its special factors so.
+        names = dict.fromkeys(part for axis in every for part in _parts(axis))
+        paired = {part for axis in every if isinstance(axis, tuple) for part in axis}
+        alone = {axis for axis in every if isinstance(axis, str)}
         return SdyShardingRule(
             tuple(_mapping(axes) for axes in self.operands),
             tuple(_mapping(axes) for axes in self.results),
-            need_replication_factors=tuple(sorted(names - self.free)),
+            need_replication_factors=tuple(name for name in names if name not in self.free),
             **{name: size for name, size in self.sizes.items() if name in paired - alone},
         )
 
@@ -80,7 +76,13 @@ class Factors:
                 pieces = 1
                 for one in on:
                     pieces *= mesh.shape[one]
-                if on and name in self.free and name not in found and not taken & set(on) and not length % pieces:
+                if (
+                    on
+                    and name in self.free
+                    and name not in found
+                    and not taken & set(on)
+                    and not length % pieces
+                ):
                     found[name] = on
                     taken |= set(on)
         return found
@@ -109,7 +111,9 @@ def define(
     primitive = Primitive(name)
     primitive.multiple_results = True
     primitive.def_abstract_eval(abstract)
-    primitive.def_impl(lambda *operands, **parameters: _compiled(primitive, *sorted(parameters.items()))(*operands))
+    primitive.def_impl(
+        lambda *operands, **parameters: _compiled(primitive, *sorted(parameters.items()))(*operands)
+    )
     mlir.register_lowering(primitive, mlir.lower_fun(in_jax, multiple_results=True))
     if in_core is not None and factors is not None:
         lowering = partial(_on_cpu, in_core, in_jax, factors)
@@ -197,7 +201,9 @@ def _partitioned(
             return in_core(*given, over=over, **parameters)
 
         def shardings(arrays: Sequence[Axes]) -> list[NamedSharding]:
-            return [NamedSharding(mesh, PartitionSpec(*(over.get(_parts(a)[0]) for a in axes))) for axes in arrays]
+            return [
+                NamedSharding(mesh, PartitionSpec(*(over.get(_parts(a)[0]) for a in axes))) for axes in arrays
+            ]
 
         return mesh, local, shardings(hang.results), tuple(shardings(hang.operands))
 

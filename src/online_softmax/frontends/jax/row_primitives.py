@@ -40,9 +40,7 @@ def _abstract(x: Any, *where: Any, op: str, axes: tuple[int, ...]) -> list[Any]:
     return primitives.shaped((x, *where), (_left(x.shape, axes), pure_rows.wide_dtype(x.dtype)))
 
 
-def _in_core(
-    x: Array, *where: Array, op: str, axes: tuple[int, ...], over: dict[str, Any]
-) -> list[Array]:
+def _in_core(x: Array, *where: Array, op: str, axes: tuple[int, ...], over: dict[str, Any]) -> list[Array]:
     # The result has the shape of what is at hand, which may be a part of the whole.
     results = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in _abstract(x, *where, op=op, axes=axes)]
     reduced = sum(1 << axis for axis in axes)
@@ -68,7 +66,9 @@ def _batch(args: Any, dims: Any, *, op: str, axes: tuple[int, ...]) -> Any:
     size = primitives.mapped_size(args, dims)
     x = primitives.mapped_first(args[0], dims[0], size)
     # A mask that is not mapped stays one for all.
-    where = [jnp.moveaxis(a, d, 0) if d is not None else a[None] for a, d in zip(args[1:], dims[1:], strict=True)]
+    where = [
+        jnp.moveaxis(a, d, 0) if d is not None else a[None] for a, d in zip(args[1:], dims[1:], strict=True)
+    ]
     return _rows.bind(x, *where, op=op, axes=tuple(a + 1 for a in axes)), [0]
 
 
@@ -99,6 +99,11 @@ def _jvp(primals: Any, tangents: Any, *, op: str, axes: tuple[int, ...]) -> Any:
 
 
 _rows = primitives.define(
-    "online_softmax_rows", abstract=_abstract, in_core=_in_core, in_jax=_in_jax, batch=_batch, factors=_factors
+    "online_softmax_rows",
+    abstract=_abstract,
+    in_core=_in_core,
+    in_jax=_in_jax,
+    batch=_batch,
+    factors=_factors,
 )
 ad.primitive_jvps[_rows] = _jvp

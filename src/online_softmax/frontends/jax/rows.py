@@ -50,7 +50,12 @@ def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Array:
 
 
 def logsumexp(
-    x: Any, axis: Any = None, b: Any = None, keepdims: Any = False, return_sign: Any = False, where: Any = None
+    x: Any,
+    axis: Any = None,
+    b: Any = None,
+    keepdims: Any = False,
+    return_sign: Any = False,
+    where: Any = None,
 ) -> Any:
     """log(sum(b * exp(x))) over `axis`, as jax.nn.logsumexp: in x's format.
 
