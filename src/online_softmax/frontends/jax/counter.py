@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+
+from . import checks
 
 Array = Any
 
@@ -44,6 +47,28 @@ def of_integers(value: Array) -> Word:
     if value.dtype.itemsize == 8:
         return Word((value >> 32).astype(jnp.uint32), low)
     return Word(jnp.zeros_like(low), low)
+
+
+def words_of(value: Any, name: str) -> Array:
+    """A seed as a caller gives it, as two words: (2,) uint32, high and low, an operand of a computation.
+
+    Raises: TypeError, ValueError.
+    """
+    would = "a whole number from 0 to 2**64 - 1, two words of uint32 or a key of jax.random would do"
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} is {value!r}: {would}")
+    if isinstance(value, (int, np.integer)):
+        if not 0 <= value < 1 << 64:
+            raise ValueError(f"{name} is {value}: {would}")
+        return np.array([int(value) >> 32, int(value) & 0xFFFFFFFF], np.uint32)
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and not value.ndim:
+        return jax.random.key_data(value).reshape(-1)[-2:]
+    given = jnp.asarray(checks.array(value, name))
+    if given.shape == (2,) and given.dtype == jnp.uint32:
+        return given
+    if given.shape or not jnp.issubdtype(given.dtype, jnp.integer):
+        raise TypeError(f"{name} has shape {given.shape} and holds {given.dtype}: {would}")
+    return jnp.stack(of_integers(given))
 
 
 def add(a: Word, b: Word) -> Word:
