@@ -219,7 +219,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--file", type=Path, help="a text in UTF-8, instead of Python's own reference")
     parser.add_argument("--steps", type=positive, default=20)
-    parser.add_argument("--length", type=positive, default=256, help="words of a piece of text; default 256")
+    parser.add_argument("--length", type=positive, default=128, help="words of a piece of text; default 128")
     parser.add_argument("--pieces", type=positive, default=4, help="of a step; default 4")
     parser.add_argument("--features", type=positive, default=128, help="a multiple of 4; default 128")
     parser.add_argument("--seed", type=int, default=0)

@@ -37,6 +37,7 @@ LAYERS = (
     ("cpu_linear",),
     ("cpu_linear_gradient",),
     ("frontends",),
+    ("jax",),
     ("traffic", "conformance", "exercise"),
     ("report",),
     ("cli",),
