@@ -174,7 +174,7 @@ def in_a_fresh_process(way: str) -> Run:
 
 
 def limits_of(framework: Run) -> list[float]:
-    """How far apart the curves may be at each step: differences grow, and those of a step may be 0 by luck."""
+    """How far apart the curves may be at each step. Differences grow, and one of 0 is luck."""
     apart = np.abs(np.subtract(framework.moved, framework.losses))
     return (ROUNDINGS * np.maximum(np.maximum.accumulate(apart), UNIT * np.array(framework.losses))).tolist()
 
