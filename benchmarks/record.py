@@ -16,7 +16,18 @@ from online_softmax import cpu
 RESULTS = Path(__file__).parent / "results"
 # Of --quick runs, which measure nothing worth keeping.
 SCRATCH = Path(__file__).parent.parent / "out" / "benchmarks"
-PACKAGES = ("online-softmax", "numpy", "ml_dtypes", "torch", "scipy", "jax", "jaxlib", "onnxruntime", "onnx")
+PACKAGES = (
+    "online-softmax",
+    "numpy",
+    "ml_dtypes",
+    "torch",
+    "scipy",
+    "jax",
+    "jaxlib",
+    "onnxruntime",
+    "onnx",
+    "transformers",
+)
 
 
 def versions() -> dict[str, str]:

@@ -37,7 +37,7 @@ LAYERS = (
     ("cpu_linear",),
     ("cpu_linear_gradient",),
     ("frontends",),
-    ("jax",),
+    ("torch", "jax", "transformers", "scipy"),
     ("traffic", "conformance", "exercise"),
     ("report",),
     ("cli",),
@@ -88,7 +88,16 @@ OPTIONAL = {
     "matplotlib",
     "zarr",
     "pyarrow",
+    "transformers",
+    "array_api_compat",
 }
+#: What a face and the public module above it may import when they are loaded: their own framework.
+FACES = {
+    "frontends.torch": {"torch"},
+    "frontends.jax": {"jax"},
+    "frontends.transformers": {"torch", "transformers"},
+}
+PUBLIC_FACES = ("torch", "jax", "transformers", "scipy")
 
 
 def modules(root: Path = ROOT) -> dict[str, Path]:
@@ -258,8 +267,8 @@ def test_the_reference_and_the_bounds_need_nothing_but_arrays() -> None:
 
 
 def test_frameworks_are_imported_only_when_called() -> None:
-    """The kernels of `gpu` are Triton's and work on tensors of PyTorch: its modules import both, and no
-    other imports them when it is loaded. Likewise the face of a framework and the framework."""
+    """The kernels of `gpu` are Triton's and work on tensors of PyTorch: its modules import both, the
+    face of a framework is that framework's; no other imports them when it is loaded."""
     for name, path in modules().items():
         top = ast.parse(path.read_text(encoding="utf-8")).body
         foreign = {
@@ -273,12 +282,13 @@ def test_frameworks_are_imported_only_when_called() -> None:
                 else []
             )
         }
-        allowed = {"torch", "triton"} if name.split(".")[0] == "gpu" else set()
-        if name == "jax" or name.startswith("frontends.jax"):
-            allowed = {"jax"}
+        face = ".".join(name.split(".")[:2])
+        allowed = {"torch", "triton"} if name.split(".")[0] == "gpu" else FACES.get(face, set())
         assert not foreign & OPTIONAL - allowed, f"{name} imports {foreign} at its top"
         ours = {n for node in top if isinstance(node, ast.ImportFrom) and node.level for n in _targets(node)}
         assert name.startswith("gpu") or "gpu" not in ours, f"{name} imports gpu at its top"
+        if face not in FACES and name not in PUBLIC_FACES:
+            assert not ours & {"torch", "jax", "transformers"}, f"{name} imports a face at its top"
 
 
 def _targets(node: ast.ImportFrom) -> set[str]:

@@ -1,11 +1,11 @@
 """Softmax, log-softmax, log-sum-exp, top-k and attention of NumPy arrays in the fewest passes, with the
-mergeable states below them."""
+mergeable states below them. Arrays of PyTorch, JAX and others are passed on to who serves them."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .attention_state import AttentionState, merge_attention_vjp
+    from .attention_state import AttentionState
     from .cpu import info
     from .frontends.attention import (
         Attention,
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         attention,
         attention_backward,
         dropout_mask,
+        merge_attention_vjp,
     )
     from .frontends.attention_derivatives import (
         AttentionDoubleGradients,
@@ -115,9 +116,16 @@ _HOMES = {
     ),
     **dict.fromkeys(("Sample", "sample"), ".frontends.sampling"),
     "SampleState": ".sample_state",
-    **dict.fromkeys(("AttentionState", "merge_attention_vjp"), ".attention_state"),
+    "AttentionState": ".attention_state",
     **dict.fromkeys(
-        ("Attention", "AttentionGradients", "attention", "attention_backward", "dropout_mask"),
+        (
+            "Attention",
+            "AttentionGradients",
+            "attention",
+            "attention_backward",
+            "dropout_mask",
+            "merge_attention_vjp",
+        ),
         ".frontends.attention",
     ),
     "LossState": ".loss_state",
@@ -153,10 +161,15 @@ _HOMES = {
     **dict.fromkeys(("SlidingLogSumExp", "window_logsumexp", "window_logsumexp_vjp"), ".frontends.windows"),
 }
 
+#: The faces for other libraries. In neither `__all__` nor `__dir__`: to ask for one is to load its library.
+_FACES = ("jax", "scipy", "torch", "transformers")
+
 
 def __getattr__(name: str) -> Any:
     """Public names, loaded when they are first asked for: pytest loads this package for its plugin in every
     run, which neither NumPy nor the native core should slow down."""
+    if name in _FACES:
+        return import_module(f".{name}", __name__)
     if name.startswith("_") or name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOMES.get(name, ".frontends.numpy"), __name__), name)

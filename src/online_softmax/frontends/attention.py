@@ -6,13 +6,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import cpu, cpu_attention
+from .. import attention_state, cpu, cpu_attention
 from ..attention_state import AttentionState
+from . import arrays, checks
 from . import attention_arguments as arguments
-from . import checks
 from .attention_call import Call, Options, described
 
 Array = checks.Array
+
+#: `attention_state.merge_attention_vjp`, which knows NumPy alone, for arrays of any library.
+merge_attention_vjp = arrays.routed(attention_state.merge_attention_vjp)
 
 
 class Attention(NamedTuple):
@@ -34,6 +37,7 @@ class AttentionGradients(NamedTuple):
     sinks: Array | None
 
 
+@arrays.routed
 def attention(
     q: Any, k: Any, v: Any, *, mask: Any = None, bias: Any = None, scale: Any = None, causal: Any = False,
     causal_align: str = "lower_right", window: Any = None, softcap: Any = None, sinks: Any = None,
@@ -128,6 +132,7 @@ def attention(
     return Attention(output, lse) if lse_wanted else output
 
 
+@arrays.routed
 def attention_backward(
     do: Any, q: Any, k: Any, v: Any, output: Any, lse: Any, *, dlse: Any = None, bias_grad: Any = False,
     mask: Any = None, bias: Any = None, scale: Any = None, causal: Any = False,
@@ -180,7 +185,7 @@ def attention_backward(
     made = {f"{name}_grad": call.four(gradient, name) for name, gradient in gradients.items()}
     delta = np.zeros(call.shape[:-1])
     made["delta"] = call.three(delta)
-    of_bias = _bias_room(call, np.shape(bias), wide) if bias_grad else None
+    of_bias = bias_room(call, np.shape(bias), wide) if bias_grad else None
     if of_bias is not None:
         made["bias_grad"] = of_bias
     cpu_attention.backward(problem, given, made, isa=isa, threads=threads)
@@ -188,7 +193,7 @@ def attention_backward(
     of_sinks = (
         None
         if problem.sinks is None
-        else _sinks_gradient(problem.sinks, given["lse"], made["delta"]).astype(wide)
+        else sinks_gradient(problem.sinks, given["lse"], made["delta"]).astype(wide)
     )
     d_bias = None if of_bias is None else of_bias.astype(wide, copy=False).reshape(np.shape(bias))
     return AttentionGradients(**final, bias=d_bias, sinks=of_sinks)
@@ -221,7 +226,7 @@ def _like(value: Any, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -
     return checks.cast(given, dtype)
 
 
-def _bias_room(call: Call, shape: tuple[int, ...], wide: np.dtype[Any]) -> Array:
+def bias_room(call: Call, shape: tuple[int, ...], wide: np.dtype[Any]) -> Array:
     """Zeros for the gradient of a bias, of four axes. Where it is summed over an axis, in float64."""
     four = (1,) * (4 - len(shape)) + shape
     whole = call.problem.bias
@@ -229,7 +234,7 @@ def _bias_room(call: Call, shape: tuple[int, ...], wide: np.dtype[Any]) -> Array
     return np.zeros(four, wide if four == whole.shape else checks.FLOAT64)
 
 
-def _sinks_gradient(sinks: Array, lse: Array, delta: Array) -> Array:
+def sinks_gradient(sinks: Array, lse: Array, delta: Array) -> Array:
     """-sum(share of the sink * delta) of each head: its value is 0, so only what it takes away counts."""
     made = np.zeros(len(sinks))
     for head, sink in enumerate(sinks):

@@ -10,8 +10,8 @@ import numpy as np
 from .. import attention_derivatives as core
 from .. import cpu_attention
 from ..attention_tiles import Keep, Options, Tangents
+from . import arrays, checks
 from . import attention_arguments as arguments
-from . import checks
 
 Array = checks.Array
 
@@ -40,6 +40,7 @@ class AttentionDoubleGradients(NamedTuple):
     sinks: Array | None
 
 
+@arrays.routed
 def attention_jvp(
     q: Any, k: Any, v: Any, dq: Any, dk: Any, dv: Any, *, dbias: Any = None, dsinks: Any = None,
     mask: Any = None, bias: Any = None, scale: Any = None, causal: Any = False,
@@ -67,11 +68,16 @@ def attention_jvp(
     times slower than `attention`; how many threads work is up to NumPy's BLAS (OPENBLAS_NUM_THREADS=1 is
     often faster). Not for sequences side by side, seqlens_k, block_table, origin and 8-bit keys.
     """
-    call = _prepare(
+    call = prepared(
         q, k, v, mask=mask, bias=bias, scale=scale, causal=causal, causal_align=causal_align, window=window,
         softcap=softcap, sinks=sinks, alibi_slopes=alibi_slopes, dropout_p=dropout_p, seed=seed,
         layout=layout,
     )  # fmt: skip
+    return moved(call, dq, dk, dv, dbias, dsinks)
+
+
+def moved(call: Prepared, dq: Any, dk: Any, dv: Any, dbias: Any, dsinks: Any) -> AttentionTangents:
+    """`attention_jvp` of a call that has been checked."""
     moves = call.moves(("dq", dq), ("dk", dk), ("dv", dv), ("dbias", dbias), ("dsinks", dsinks))
     output, d_output = (np.empty(call.output_shape, call.compute) for _ in range(2))
     lse, d_lse = (np.empty(call.lse_shape, call.wide) for _ in range(2))
@@ -81,6 +87,7 @@ def attention_jvp(
     return AttentionTangents(output, lse, d_output, d_lse)
 
 
+@arrays.routed
 def attention_double_backward(
     do: Any, q: Any, k: Any, v: Any, gdq: Any, gdk: Any, gdv: Any, *, dlse: Any = None, gdbias: Any = None,
     gdsinks: Any = None, mask: Any = None, bias: Any = None, scale: Any = None, causal: Any = False,
@@ -113,11 +120,18 @@ def attention_double_backward(
     costs a pass over it for each such row. In NumPy, see
     `attention_jvp`. The formulas are in the package's attention_derivatives.py.
     """
-    call = _prepare(
+    call = prepared(
         q, k, v, mask=mask, bias=bias, scale=scale, causal=causal, causal_align=causal_align, window=window,
         softcap=softcap, sinks=sinks, alibi_slopes=alibi_slopes, dropout_p=dropout_p, seed=seed,
         layout=layout,
     )  # fmt: skip
+    return doubled(call, do, dlse, gdq, gdk, gdv, gdbias, gdsinks)
+
+
+def doubled(
+    call: Prepared, do: Any, dlse: Any, gdq: Any, gdk: Any, gdv: Any, gdbias: Any, gdsinks: Any
+) -> AttentionDoubleGradients:
+    """`attention_double_backward` of a call that has been checked."""
     moves = call.moves(("gdq", gdq), ("gdk", gdk), ("gdv", gdv), ("gdbias", gdbias), ("gdsinks", gdsinks))
     g = call.four(_like(do, "do", call.output_shape, "the output", call.result))
     above = None if dlse is None else call.three(_like(dlse, "dlse", call.lse_shape, "the lse", None))
@@ -139,7 +153,7 @@ def attention_double_backward(
     )
 
 
-class _Call(NamedTuple):
+class Prepared(NamedTuple):
     """A checked call: q, k and v as given, and the rest as the core reads it."""
 
     given: tuple[Array, Array, Array]
@@ -191,10 +205,10 @@ class _Call(NamedTuple):
         return Tangents(q, k, v, None if found[3] is None else _leading(found[3]), found[4])
 
 
-def _prepare(
+def prepared(
     q: Any, k: Any, v: Any, *, mask: Any, bias: Any, scale: Any, causal: Any, causal_align: str, window: Any,
     softcap: Any, sinks: Any, alibi_slopes: Any, dropout_p: Any, seed: Any, layout: str,
-) -> _Call:  # fmt: skip
+) -> Prepared:  # fmt: skip
     arrays = {name: checks.array(value, name) for name, value in (("q", q), ("k", k), ("v", v))}
     result = checks.result_dtype(arrays["q"].dtype, None)
     for name, array in arrays.items():
@@ -226,19 +240,20 @@ def _prepare(
     )
     compute = checks.compute_dtype(result)
     wide = np.dtype(np.float64 if compute == np.float64 else np.float32)
-    return _Call(
+    return Prepared(
         (arrays["q"], arrays["k"], arrays["v"]), added, logits, options, layout, result, compute, wide
     )
 
 
-def keep_of(dropout_p: float, seed: int) -> Keep | None:
+def keep_of(dropout_p: float, seed: int, origin: tuple[int, int, int, int] = (0, 0, 0, 0)) -> Keep | None:
     """Which weights stay, those that stay in `attention`. None for all of them."""
     if dropout_p == 0:
         return None
 
     def keep(batch: int, head: int, queries: slice, keys: slice) -> Array:
         shape = (1, 1, queries.stop - queries.start, keys.stop - keys.start)
-        place = (batch, head, queries.start, keys.start)
+        local = (batch, head, queries.start, keys.start)
+        place = (origin[0] + local[0], origin[1] + local[1], origin[2] + local[2], origin[3] + local[3])
         return cpu_attention.keep(dropout_p, seed, shape, place).reshape(shape[2:])
 
     return keep

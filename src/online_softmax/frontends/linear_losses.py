@@ -11,7 +11,7 @@ from .. import cpu, cpu_linear, cpu_linear_gradient
 from ..cpu_linear import Upstream
 from ..cpu_linear_gradient import Gradients
 from ..loss_state import LossState
-from . import checks
+from . import arrays, checks
 from . import linear_arguments as linear
 from . import loss_arguments as arguments
 from .linear_arguments import MEMORY, LinearCall
@@ -38,6 +38,7 @@ class LinearLossAndGradients(NamedTuple):
     gradients: LinearGradients
 
 
+@arrays.routed
 def linear_cross_entropy(
     hidden: Any, weight: Any, targets: Any, *, bias: Any = None, softcap: Any = None, temperature: Any = 1.0,
     class_weight: Any = None, row_weight: Any = None, ignore_index: Any = -100, label_smoothing: Any = 0.0,
@@ -94,6 +95,7 @@ def linear_cross_entropy(
     return results_of(call.call, wanted, made)
 
 
+@arrays.routed
 def linear_cross_entropy_backward(
     dloss: Any, hidden: Any, weight: Any, targets: Any, *, dlse: Any = None, bias: Any = None,
     softcap: Any = None, temperature: Any = 1.0, class_weight: Any = None, row_weight: Any = None,
@@ -143,6 +145,7 @@ def linear_cross_entropy_backward(
     return _gradients(call, to)
 
 
+@arrays.routed
 def linear_cross_entropy_with_gradient(
     hidden: Any, weight: Any, targets: Any, *, dloss: Any = 1.0, bias: Any = None, softcap: Any = None,
     temperature: Any = 1.0, class_weight: Any = None, row_weight: Any = None, ignore_index: Any = -100,

@@ -12,7 +12,7 @@ from .. import cpu, cpu_losses
 from ..cpu_losses import Problem
 from ..loss_rules import Rules, Whole, reduced
 from ..loss_state import LossState
-from . import checks
+from . import arrays, checks
 from . import loss_arguments as arguments
 from .loss_arguments import Options, Targets
 
@@ -76,6 +76,7 @@ class Call:
         return math.prod(self.shape)
 
 
+@arrays.routed
 def cross_entropy(
     logits: Any, targets: Any, *, axis: Any = None, weight: Any = None, row_weight: Any = None,
     ignore_index: Any = -100, label_smoothing: Any = 0.0, smoothing: Any = "pytorch", z_loss: Any = 0.0,
@@ -140,6 +141,7 @@ def cross_entropy(
     return results_of(call, wanted, made)
 
 
+@arrays.routed
 def cross_entropy_backward(
     dloss: Any, logits: Any, targets: Any, *, dlse: Any = None, axis: Any = None, weight: Any = None,
     row_weight: Any = None, ignore_index: Any = -100, label_smoothing: Any = 0.0, smoothing: Any = "pytorch",
@@ -182,6 +184,7 @@ def cross_entropy_backward(
     return _as_given(call, gradient, out)
 
 
+@arrays.routed
 def cross_entropy_with_gradient(
     logits: Any, targets: Any, *, dloss: Any = 1.0, axis: Any = None, weight: Any = None,
     row_weight: Any = None, ignore_index: Any = -100, label_smoothing: Any = 0.0, smoothing: Any = "pytorch",

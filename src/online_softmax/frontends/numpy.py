@@ -6,7 +6,7 @@ x
     Real numbers of any shape, strides, alignment and byte order; also lists and scalars. Served as they
     are: float64, float32, float16 and, from ml_dtypes, bfloat16, float8_e4m3fn, float8_e5m2 (computed in
     float32). Integers and bool count as float64. Complex, longdouble, object and string arrays, and masked
-    arrays, raise TypeError.
+    arrays, raise TypeError. Arrays of other libraries are answered in their own kind: docs/arrays.md.
 axis, dim
     One argument under two names: an int, a tuple of ints, or (axis only) None for all axes together. The
     default is the last axis, as in PyTorch and JAX; SciPy's is None.
@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _core, cpu, state
-from . import checks
+from . import arrays, checks
 from .checks import LAST_AXIS, Array
 
 # Identity tests against these keep the way to the small-call path at a fraction of a microsecond.
@@ -44,6 +44,7 @@ _MINUS_ONE = -1
 _AUTO = "auto"
 _EXACT = "exact"
 _ROW = "row"
+_PLAIN = arrays.PLAIN
 
 
 class TopK(NamedTuple):
@@ -97,6 +98,14 @@ def softmax(
                 return small
         elif type(out) is _ndarray and _core.softmax_small_out(x, out):
             return out
+    if type(x) not in _PLAIN or type(where) not in _PLAIN or type(out) not in _PLAIN:
+        found = arrays.elsewhere(_SERVED_SOFTMAX, {
+            "x": x, "axis": axis, "dim": dim, "where": where, "out": out, "dtype": dtype,
+            "algorithm": algorithm, "precision": precision, "order": order, "isa": isa,
+            "threads": threads,
+        })  # fmt: skip
+        if found is not NotImplemented:
+            return found  # type: ignore[no-any-return]  # the caller's kind of array
     return _rows(x, axis, dim, where, out, dtype, order, False, (algorithm, precision, isa, threads))
 
 
@@ -124,6 +133,14 @@ def log_softmax(
                 return small
         elif type(out) is _ndarray and _core.log_softmax_small_out(x, out):
             return out
+    if type(x) not in _PLAIN or type(where) not in _PLAIN or type(out) not in _PLAIN:
+        found = arrays.elsewhere(_SERVED_LOG_SOFTMAX, {
+            "x": x, "axis": axis, "dim": dim, "where": where, "out": out, "dtype": dtype,
+            "algorithm": algorithm, "precision": precision, "order": order, "isa": isa,
+            "threads": threads,
+        })  # fmt: skip
+        if found is not NotImplemented:
+            return found  # type: ignore[no-any-return]  # the caller's kind of array
     return _rows(x, axis, dim, where, out, dtype, order, True, (algorithm, precision, isa, threads))
 
 
@@ -160,6 +177,14 @@ def logsumexp(
         small = _core.logsumexp_small(x)
         if small is not None:
             return small
+    if type(x) not in _PLAIN or type(b) not in _PLAIN or type(where) not in _PLAIN:
+        other = arrays.elsewhere(_SERVED_LOGSUMEXP, {
+            "x": x, "axis": axis, "dim": dim, "b": b, "where": where, "keepdims": keepdims,
+            "return_sign": return_sign, "algorithm": algorithm, "order": order, "isa": isa,
+            "threads": threads,
+        })  # fmt: skip
+        if other is not NotImplemented:
+            return other
     checks.order(order)
     keepdims, return_sign = checks.flag(keepdims, "keepdims"), checks.flag(return_sign, "return_sign")
     given = checks.array(x, "x")
@@ -184,6 +209,7 @@ def logsumexp(
     return (found[0][()], found[1][()]) if return_sign else found[0][()]
 
 
+@arrays.routed
 def softmax_topk(
     x: Any, k: int, axis: Any = LAST_AXIS, *, dim: Any = None, order: str = "row",
     isa: str | None = None, threads: int | None = None,
@@ -208,6 +234,11 @@ def softmax_topk(
     values = checks.cast(given, checks.compute_dtype(target))
     top, indices, lse = cpu.topk(values, entries, over, isa=isa, threads=threads)
     return TopK(checks.cast(top, target), indices, lse[()])
+
+
+_SERVED_SOFTMAX = arrays.served(softmax)
+_SERVED_LOG_SOFTMAX = arrays.served(log_softmax)
+_SERVED_LOGSUMEXP = arrays.served(logsumexp)
 
 
 def _rows(

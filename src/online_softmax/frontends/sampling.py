@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import cpu, cpu_sampling, state
 from ..sample_state import SampleState
-from . import checks
+from . import arrays, checks
 
 Array = checks.Array
 #: Temperatures outside, but for 0, would take logits past the range of a float.
@@ -29,6 +29,7 @@ class Sample(NamedTuple):
     log_probabilities: Array
 
 
+@arrays.routed
 def sample(
     logits: Any, axis: Any = -1, *, temperature: Any = 1.0, top_k: Any = None, top_p: Any = None,
     min_p: Any = None, seed: Any = 0, draw: Any = 0, origin: Any = (0, 0), return_state: Any = False,

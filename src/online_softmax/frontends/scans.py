@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import cpu, cpu_scans
-from . import checks
+from . import arrays, checks
 from .checks import LAST_AXIS, Array
 
 
@@ -28,6 +28,7 @@ class PairGradients(NamedTuple):
     b: Array
 
 
+@arrays.routed
 def logaddexp(
     a: Any, b: Any, *, out: Array | None = None, isa: str | None = None, threads: int | None = None
 ) -> Any:
@@ -69,6 +70,7 @@ def logaddexp(
     return out
 
 
+@arrays.routed
 def logaddexp_vjp(dout: Any, a: Any, b: Any) -> PairGradients:
     """Gradients of a and b from dout, the gradient of `logaddexp(a, b)`: PairGradients(a, b).
 
@@ -95,6 +97,7 @@ def logaddexp_vjp(dout: Any, a: Any, b: Any) -> PairGradients:
     )
 
 
+@arrays.routed
 def logcumsumexp(
     x: Any, axis: Any = LAST_AXIS, *, reverse: bool = False, exclusive: bool = False,
     out: Array | None = None, dim: Any = None, isa: str | None = None, threads: int | None = None,
@@ -137,6 +140,7 @@ def logcumsumexp(
     return out
 
 
+@arrays.routed
 def logcumsumexp_vjp(
     dout: Any, x: Any, axis: Any = LAST_AXIS, *, reverse: bool = False, exclusive: bool = False,
     dim: Any = None, isa: str | None = None, threads: int | None = None,

@@ -28,11 +28,12 @@ from typing import Any
 import numpy as np
 
 from .. import cpu, cpu_scans
-from . import checks, scans
+from . import arrays, checks, scans
 from .checks import Array
 from .windows import whole
 
 
+@arrays.routed
 def segment_logsumexp(
     x: Any, *, ids: Any = None, offsets: Any = None, num_segments: int | None = None, axis: int = 0,
     isa: str | None = None, threads: int | None = None,
@@ -62,6 +63,7 @@ def segment_logsumexp(
     return checks.cast(np.moveaxis(lse, 0, place), target)
 
 
+@arrays.routed
 def segment_softmax(
     x: Any, *, ids: Any = None, offsets: Any = None, num_segments: int | None = None, axis: int = 0,
     out: Array | None = None, isa: str | None = None, threads: int | None = None,
@@ -93,6 +95,7 @@ def segment_softmax(
     return out  # type: ignore[return-value]  # asked is a view of it
 
 
+@arrays.routed
 def segment_logsumexp_vjp(
     dout: Any, x: Any, *, ids: Any = None, offsets: Any = None, num_segments: int | None = None,
     axis: int = 0, isa: str | None = None, threads: int | None = None,
@@ -122,6 +125,7 @@ def segment_logsumexp_vjp(
     return checks.cast(dx, target)
 
 
+@arrays.routed
 def segment_softmax_vjp(
     dout: Any, x: Any, *, ids: Any = None, offsets: Any = None, num_segments: int | None = None,
     axis: int = 0, isa: str | None = None, threads: int | None = None,

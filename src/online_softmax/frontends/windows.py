@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from .. import cpu, cpu_scans, state
-from . import checks, scans
+from . import arrays, checks, scans
 from .checks import LAST_AXIS, Array
 
 
+@arrays.routed
 def window_logsumexp(
     x: Any, window: int, axis: Any = LAST_AXIS, *, out: Array | None = None, dim: Any = None,
     isa: str | None = None, threads: int | None = None,
@@ -52,6 +53,7 @@ def window_logsumexp(
     return out
 
 
+@arrays.routed
 def window_logsumexp_vjp(
     dout: Any, x: Any, window: int, axis: Any = LAST_AXIS, *, dim: Any = None, isa: str | None = None,
     threads: int | None = None,

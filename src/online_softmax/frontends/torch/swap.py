@@ -1,0 +1,147 @@
+"""The library in the place of PyTorch's own functions, in code that is there already."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from typing import Any, Final
+
+import torch
+
+from . import swap_functions
+from .swap_functions import FLAGS, NAMES
+
+_LOCK: Final = threading.RLock()
+_COUNT: Final = itertools.count(1)
+#: The last word said outside of contexts: when, and whether on.
+_base: Final[dict[str, tuple[int, bool]]] = {name: (0, False) for name in NAMES}
+#: Contexts that are entered, each with its names, when it was entered, and whether on.
+_entered: Final[list[tuple[Any, tuple[str, ...], int, bool]]] = []
+_installed = False
+
+
+class _Switch:
+    """Functions turned on or off: from now on, or within a context."""
+
+    on: bool
+
+    def __init__(self, *names: str) -> None:
+        self._names = _names(names)
+        with _LOCK:
+            _install()
+            self._before: dict[str, tuple[int, bool]] | None = {n: _base[n] for n in self._names}
+            self._said = next(_COUNT)
+            for name in self._names:
+                _base[name] = (self._said, self.on)
+            _settle()
+
+    def __enter__(self) -> _Switch:
+        with _LOCK:
+            if self._before is not None:  # what it said, it said for the context alone
+                for name, before in self._before.items():
+                    if _base[name][0] == self._said:
+                        _base[name] = before
+                self._before = None
+            _entered.append((self, self._names, next(_COUNT), self.on))
+            _settle()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with _LOCK:
+            at = max(i for i, (who, *_) in enumerate(_entered) if who is self)
+            del _entered[at]
+            _settle()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self._names))})"
+
+
+class enable(_Switch):
+    """Swaps the library in for functions of PyTorch: `enable()` from now on, `with enable():` for a while.
+
+    Args:
+        names: of what to swap, any of these; all of them where none is given.
+
+            "softmax"                        torch.nn.functional.softmax, torch.softmax
+            "log_softmax"                    torch.nn.functional.log_softmax, torch.log_softmax
+            "logsumexp"                      torch.logsumexp
+            "cross_entropy"                  torch.nn.functional.cross_entropy
+            "scaled_dot_product_attention"   torch.nn.functional.scaled_dot_product_attention
+
+    What looks them up there follows: nn.Softmax, nn.LogSoftmax, nn.CrossEntropyLoss, nn.MultiheadAttention
+    (where it does not take PyTorch's fused path for inference). Methods of tensors, and functions that were
+    imported by name (`from torch.nn.functional import softmax`) before the first call, stay PyTorch's.
+
+    Results have PyTorch's formats. A call that is not served goes to PyTorch's own, and one line for each
+    reason is logged as a warning to the logger "online_softmax":
+
+        all                 tensors that are not on the CPU, are sparse, have names of dimensions, or are of a
+                            class of their own; formats other than float64, float32, float16 and bfloat16
+        (log_)softmax       no dim; out=; dtype= of another format
+        logsumexp           dim=(); out=
+        cross_entropy       size_average=, reduce=; label_smoothing=1; no classes; a weight that requires a
+                            gradient or is not finite; probabilities below 0 or of another format than the logits
+        attention           what `unserved` of this package's attention says
+
+    A call that PyTorch refuses is handed to it, and refused in its words. Where values are not at hand, in
+    compiled code, probabilities below 0 and weights that are not finite raise ValueError when it runs.
+
+    Compiled code: the choice is looked up while code is traced and guarded on, so code that was compiled with
+    the library in place is compiled again without it, and the other way round. The first call of all puts
+    functions of ours where PyTorch's are, which stay there and pass calls on; what was compiled before knows
+    nothing of them and is dropped, once (torch.compiler.reset).
+
+    The choice holds for the whole process, whatever thread makes it. Contexts may be nested and overlap, and
+    one object may be entered again; the last word said counts, until its context ends.
+
+    Raises: ValueError for another name.
+    """
+
+    on = True
+
+
+class disable(_Switch):
+    """Turns back to PyTorch's own functions: the opposite of `enable`, with the same names and uses."""
+
+    on = False
+
+
+def enabled(name: str | None = None) -> bool | tuple[str, ...]:
+    """Whether the function `name` is swapped; the names of those that are, without it."""
+    if name is None:
+        return tuple(n for n in NAMES if getattr(FLAGS, n))
+    return bool(getattr(FLAGS, _names((name,))[0]))
+
+
+def _names(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name not in NAMES:
+            raise ValueError(f"{name!r} is no function that is swapped: {', '.join(map(repr, NAMES))} would do")
+    return tuple(dict.fromkeys(names)) or NAMES
+
+
+def _settle() -> None:
+    latest = dict(_base)
+    for _, names, when, on in _entered:
+        for name in names:
+            if when > latest[name][0]:
+                latest[name] = (when, on)
+    for name, (_, on) in latest.items():
+        setattr(FLAGS, name, on)
+    FLAGS.attention = FLAGS.softmax or FLAGS.scaled_dot_product_attention
+
+
+def _install() -> None:
+    global _installed
+    if _installed:
+        return
+    for module, name, ours, theirs in swap_functions.PLACES:
+        ours.__name__ = ours.__qualname__ = name
+        ours.__doc__ = theirs.__doc__
+        # torch.jit.script compiles what a function says it stands for.
+        vars(ours).update({"__script_if_tracing_wrapper": True, "__original_fn": theirs})
+        setattr(module, name, ours)
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
+    _installed = True
