@@ -174,7 +174,7 @@ def in_a_fresh_process(way: str) -> Run:
 
 
 def limits_of(framework: Run) -> list[float]:
-    """How far apart the curves may be at each step: differences grow, and those of a step may be 0 by luck."""
+    """How far apart the curves may be at each step. Differences grow, and one of 0 is luck."""
     apart = np.abs(np.subtract(framework.moved, framework.losses))
     return (ROUNDINGS * np.maximum(np.maximum.accumulate(apart), UNIT * np.array(framework.losses))).tolist()
 
@@ -219,7 +219,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--file", type=Path, help="a text in UTF-8, instead of Python's own reference")
     parser.add_argument("--steps", type=positive, default=20)
-    parser.add_argument("--length", type=positive, default=256, help="words of a piece of text; default 256")
+    parser.add_argument("--length", type=positive, default=128, help="words of a piece of text; default 128")
     parser.add_argument("--pieces", type=positive, default=4, help="of a step; default 4")
     parser.add_argument("--features", type=positive, default=128, help="a multiple of 4; default 128")
     parser.add_argument("--seed", type=int, default=0)

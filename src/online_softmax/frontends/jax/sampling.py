@@ -82,10 +82,10 @@ def _sample(
     shape, vocabulary = x.shape[:-1], x.shape[-1]
     x = x.reshape(math.prod(shape), vocabulary).astype(wide_dtype(x.dtype))
     warmth = jnp.broadcast_to(temperature, shape).reshape(-1, 1)
-    fixed = lax.stop_gradient((x, warmth))
-    kept = _kept(*fixed, filters)
-    drawn = _drawn(jnp.where(kept, fixed[0], -jnp.inf), fixed[1], seed, draw, origin)
-    top = jnp.max(fixed[0], -1)
+    fixed, warm = lax.stop_gradient((x, warmth))
+    kept = _kept(fixed, warm, filters)
+    drawn = _drawn(jnp.where(kept, fixed, -jnp.inf), warm, seed, draw, origin)
+    top = jnp.max(fixed, -1)
     good = jnp.isfinite(top)
     log_p = pure_rows.log_softmax(x / jnp.where(warmth == 0, 1, warmth), (1,), kept)
     found = jnp.take_along_axis(log_p, jnp.where(good, drawn, 0)[:, None], -1)[:, 0]
@@ -95,7 +95,8 @@ def _sample(
 
 def _drawn(logits: Array, temperature: Array, seed: Array, draw: Array, origin: tuple[int, int]) -> Array:
     with _numbers_of_64_bits():
-        made = noise.gumbel(seed, draw, *logits.shape, origin)
+        rows, tokens = logits.shape
+        made = noise.gumbel(seed, draw, rows, tokens, origin)
         return noise.winners(logits.astype(jnp.float64), temperature.astype(jnp.float64), made)
 
 
