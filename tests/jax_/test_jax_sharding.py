@@ -53,6 +53,18 @@ hold(jax.grad(rows), (x, t), [("x",), ("x",)])
 hold(jax.grad(cross_entropy), (x, t), [("x",), ("x",)], ["all-reduce"])
 """
 
+SHARD_MAP = """
+x = rng.standard_normal((4, 7, 2, 8)).astype(np.float32)
+t = rng.integers(0, 8, (4, 7, 2)).astype(np.int32)
+def gradient(x, t):
+    def total(x):
+        loss = cross_entropy(softmax(x), t, reduction="sum")
+        return loss + jnp.sum(attention(x, x, x) ** 2) + jnp.sum(logsumexp(x, -1))
+    return jax.grad(total)(x)
+each = jax.shard_map(gradient, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+np.testing.assert_allclose(jax.jit(each)(x, t), gradient(x, t), 1e-5, 1e-5)
+"""
+
 ATTENTION = """
 q, k, v = (rng.standard_normal((4, 7, n, 8)).astype(np.float32) for n in (4, 2, 2))
 bias, sinks = rng.standard_normal((1, 4, 7, 7)).astype(np.float32), np.ones(4, np.float32)
@@ -72,7 +84,9 @@ for spec in (("x",), (None, None, "x")):  # the batch, or groups of heads
 """
 
 
-@pytest.mark.parametrize("script", [ROWS, LOSSES, ATTENTION], ids=["rows", "losses", "attention"])
+@pytest.mark.parametrize(
+    "script", [ROWS, LOSSES, ATTENTION, SHARD_MAP], ids=["rows", "losses", "attention", "shard_map"]
+)
 def test_nothing_is_gathered(script: str, fresh_python: Any) -> None:
     flags = "--xla_force_host_platform_device_count=2"
     done = fresh_python(SETUP + script, timeout=200, XLA_FLAGS=flags)

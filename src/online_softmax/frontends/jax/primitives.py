@@ -125,10 +125,19 @@ def define(
 
 
 def shaped(operands: Sequence[Any], *results: tuple[tuple[int, ...], Any]) -> list[Any]:
-    """Abstract results, which vary over the mesh axes that any operand varies over (inside `shard_map`)."""
-    varying = frozenset().union(*(getattr(a, "vma", frozenset()) for a in operands))
-    extra = {"vma": varying} if varying else {}
-    return [jax.core.ShapedArray(shape, dtype, **extra) for shape, dtype in results]
+    """Abstract results, which vary over the mesh axes that an operand varies over (inside `shard_map`)."""
+
+    def varying(a: Any) -> int:
+        return len(getattr(getattr(a, "manual_axis_type", None), "varying", getattr(a, "vma", ())))
+
+    first = max((getattr(a, "aval", a) for a in operands), key=varying)
+    if not varying(first):
+        return [jax.core.ShapedArray(shape, dtype) for shape, dtype in results]
+    made = []
+    for shape, dtype in results:
+        whole = first.sharding.update(spec=PartitionSpec(*(None for _ in shape)))
+        made.append(first.update(shape=shape, dtype=dtype, weak_type=False, sharding=whole))
+    return made
 
 
 def mapped_size(args: Sequence[Array], dims: Sequence[int | None]) -> int:
