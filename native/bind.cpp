@@ -25,6 +25,8 @@ const osm::Isa& isa_of(const std::string& name) {
   return *isa;
 }
 
+const osm::Isa* small_isa = nullptr;
+
 namespace {
 
 using Longs = std::vector<int64_t>;
@@ -147,8 +149,6 @@ nb::tuple isas(bool usable_only) {
 
 PyObject* numpy_empty_like = nullptr;
 PyObject* numpy_scalar[4] = {};
-const osm::Isa* default_isa = nullptr;
-constexpr int64_t kSmall = 16384;
 
 struct View {
   Py_buffer b{};
@@ -176,14 +176,14 @@ struct View {
     }
   }
   bool simple() const {
-    return default_isa && held && b.ndim >= 1 && b.len > 0 && b.len <= kSmall * b.itemsize && dtype() >= 0 &&
+    return small_isa && held && b.ndim >= 1 && b.len > 0 && b.len <= kSmall * b.itemsize && dtype() >= 0 &&
            b.shape[b.ndim - 1] > 0;
   }
 };
 
 bool small_map(const View& x, const View& y, osm::Op op) {
   const int64_t cols = x.b.shape[x.b.ndim - 1];
-  osm::small_rows(*default_isa, op, (osm::Dtype)x.dtype(), (const char*)x.b.buf, (char*)y.b.buf,
+  osm::small_rows(*small_isa, op, (osm::Dtype)x.dtype(), (const char*)x.b.buf, (char*)y.b.buf,
                   x.b.len / x.b.itemsize / cols, cols);
   return true;
 }
@@ -231,8 +231,11 @@ PyObject* log_softmax_small_out(PyObject*, PyObject* const* a, Py_ssize_t n) {
 PyObject* logsumexp_small(PyObject*, PyObject* array) {
   const View x(array);
   if (!x.simple() || x.b.ndim != 1) Py_RETURN_NONE;
-  const double lse = osm::small_lse(*default_isa, (osm::Dtype)x.dtype(), (const char*)x.b.buf, x.b.shape[0]);
-  PyObject* value = PyFloat_FromDouble(lse);
+  const auto dtype = (osm::Dtype)x.dtype();
+  double lse;
+  osm::small_lse(*small_isa, dtype, (const char*)x.b.buf, 1, x.b.shape[0], &lse);
+  // Formats below double are rounded by way of float, as larger calls round them.
+  PyObject* value = PyFloat_FromDouble(dtype == osm::Dtype::f64 ? lse : (double)(float)lse);
   if (!value) return nullptr;
   PyObject* result = PyObject_CallFunctionObjArgs(numpy_scalar[x.dtype()], value, nullptr);
   Py_DECREF(value);
@@ -262,7 +265,7 @@ NB_MODULE(_core, m) {
   m.def("isas", [] { return isas(true); });
   m.def("compiled", [] { return isas(false); });
   // The instruction set of the small calls; an empty name turns them off (they answer "not simple").
-  m.def("set_default_isa", [](const std::string& name) { default_isa = name.empty() ? nullptr : &isa_of(name); });
+  m.def("set_default_isa", [](const std::string& name) { small_isa = name.empty() ? nullptr : &isa_of(name); });
   m.def("usable_cores", &osm::usable_cores);
   m.def("choose_algorithm", [](int op, int dtype, int64_t cols) {
     return (int)osm::choose_algorithm((osm::Op)op, (osm::Dtype)dtype, cols);
@@ -276,6 +279,7 @@ NB_MODULE(_core, m) {
   bind_scans(m);
   bind_sample(m);
   bind_jax(m);
+  bind_tensor(m);
   m.def("normalize_array", &normalize_array);
   m.def("exp_array", &exp_array);
   m.def("set_cached_limit",

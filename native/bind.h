@@ -16,9 +16,14 @@ struct Plan {
 
 const osm::Isa& isa_of(const std::string& name);
 
+// Calls on few elements: the instruction set they use, null where they are turned off, and their most elements.
+extern const osm::Isa* small_isa;
+constexpr int64_t kSmall = 16384;
+
 void bind_attention(nanobind::module_& m);
 void bind_losses(nanobind::module_& m);
 void bind_product(nanobind::module_& m);
 void bind_scans(nanobind::module_& m);
 void bind_sample(nanobind::module_& m);
 void bind_jax(nanobind::module_& m);
+void bind_tensor(nanobind::module_& m);

@@ -33,24 +33,26 @@ class Attention {
   }
 
   void array(const std::string& name, uintptr_t address, const Longs& strides) {
-    const std::map<std::string, osm::AttentionArray*> arrays = {{"q", &p_.q},
-                                                                {"k", &p_.k},
-                                                                {"v", &p_.v},
-                                                                {"o", &p_.o},
-                                                                {"mask", &p_.mask},
-                                                                {"bias", &p_.bias},
-                                                                {"lse", &p_.lse},
-                                                                {"d_out", &p_.d_out},
-                                                                {"d_lse", &p_.d_lse},
-                                                                {"q_grad", &p_.q_grad},
-                                                                {"k_grad", &p_.k_grad},
-                                                                {"v_grad", &p_.v_grad},
-                                                                {"bias_grad", &p_.bias_grad},
-                                                                {"delta", &p_.delta}};
+    using Problem = osm::AttentionGradientProblem;
+    static const std::map<std::string, osm::AttentionArray Problem::*> arrays = {{"q", &Problem::q},
+                                                                                 {"k", &Problem::k},
+                                                                                 {"v", &Problem::v},
+                                                                                 {"o", &Problem::o},
+                                                                                 {"mask", &Problem::mask},
+                                                                                 {"bias", &Problem::bias},
+                                                                                 {"lse", &Problem::lse},
+                                                                                 {"d_out", &Problem::d_out},
+                                                                                 {"d_lse", &Problem::d_lse},
+                                                                                 {"q_grad", &Problem::q_grad},
+                                                                                 {"k_grad", &Problem::k_grad},
+                                                                                 {"v_grad", &Problem::v_grad},
+                                                                                 {"bias_grad", &Problem::bias_grad},
+                                                                                 {"delta", &Problem::delta}};
     const auto found = arrays.find(name);
     if (found == arrays.end() || strides.size() > 4) throw nb::value_error(("no array " + name).c_str());
-    found->second->p = (const char*)address;
-    for (size_t i = 0; i < strides.size(); ++i) found->second->strides[i] = strides[i];
+    osm::AttentionArray& to = p_.*found->second;
+    to.p = (const char*)address;
+    for (size_t i = 0; i < strides.size(); ++i) to.strides[i] = strides[i];
   }
   // One number a head, double; see AttentionProblem.
   void numbers(const std::string& name, uintptr_t address) {

@@ -66,18 +66,21 @@ void small_rows(const Isa& isa, Op op, Dtype dtype, const char* x, char* y, int6
   isa.kernels[(int)dtype].rows(job);
 }
 
-double small_lse(const Isa& isa, Dtype dtype, const char* x, int64_t cols) {
-  const Kernels& kernels = isa.kernels[(int)dtype];
-  RowState state;
+void small_lse(const Isa& isa, Dtype dtype, const char* x, int64_t rows, int64_t cols, double* lse) {
+  constexpr int64_t kBlock = 64;
+  RowState states[kBlock];
+  const int64_t row_bytes = cols * (int64_t)dtype_size(dtype);
   RowsJob job{};
   job.op = Op::lse, job.algorithm = choose_algorithm(Op::lse, dtype, cols);
-  job.x = x, job.states = &state, job.rows = 1, job.cols = cols;
+  job.states = states, job.cols = cols, job.x_stride = row_bytes;
   job.scratch = thread_scratch(rows_scratch(dtype, cols));
-  kernels.rows(job);
-  double lse;
-  isa.finish(&state, &lse, 1);
-  if (std::fabs(lse) < 0.25) lse = lse_near_0(isa, dtype, x, cols);
-  return lse;
+  for (int64_t first = 0; first < rows; first += kBlock) {
+    job.x = x + first * row_bytes, job.rows = std::min(kBlock, rows - first);
+    isa.kernels[(int)dtype].rows(job);
+    isa.finish(states, lse + first, job.rows);
+  }
+  for (int64_t r = 0; r < rows; ++r)
+    if (std::fabs(lse[r]) < 0.25) lse[r] = lse_near_0(isa, dtype, x + r * row_bytes, cols);
 }
 
 int64_t rows_scratch(Dtype dtype, int64_t cols) {

@@ -50,8 +50,8 @@ void run_topk(const TopkProblem& problem);
 // Softmax or log-softmax of a few rows that lie end to end, with no planning: for calls on a few thousand elements.
 void small_rows(const Isa& isa, Op op, Dtype dtype, const char* x, char* y, int64_t rows, int64_t cols);
 
-// The log-sum-exp of one such row.
-double small_lse(const Isa& isa, Dtype dtype, const char* x, int64_t cols);
+// The log-sum-exps of such rows.
+void small_lse(const Isa& isa, Dtype dtype, const char* x, int64_t rows, int64_t cols, double* lse);
 
 // What `auto` means for a row of this length: `cached` up to a limit, `online` beyond.
 Algorithm choose_algorithm(Op op, Dtype dtype, int64_t cols);

@@ -34,14 +34,13 @@ void small_rows(const osm::Problem& p, const char* x, const Buffer& y, int64_t r
     osm::small_rows(*p.isa, p.op, p.dtype, x, (char*)y.untyped_data(), rows, cols);
     return;
   }
-  const int64_t stride = cols * (int64_t)osm::dtype_size(p.dtype);
-  for (int64_t r = 0; r < rows; ++r) {
-    const double lse = osm::small_lse(*p.isa, p.dtype, x + r * stride, cols);
-    if (wide(y))
-      ((double*)y.untyped_data())[r] = lse;
-    else
-      ((float*)y.untyped_data())[r] = (float)lse;
+  if (wide(y)) {
+    osm::small_lse(*p.isa, p.dtype, x, rows, cols, (double*)y.untyped_data());
+    return;
   }
+  std::vector<double> lse((size_t)rows);
+  osm::small_lse(*p.isa, p.dtype, x, rows, cols, lse.data());
+  narrow(lse, y);
 }
 
 void run_rows(const Buffer& x, const ffi::RemainingArgs& rest, const Buffer& y, int64_t op, int64_t reduced,

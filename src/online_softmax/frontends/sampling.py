@@ -84,7 +84,7 @@ def sample(
         raise ValueError(f"logits has shape {x.shape}, a vocabulary of no tokens: at least one would do")
     given = cpu_sampling.Draw(
         _served(x), along, _temperatures(temperature, rows), _most(top_k, rows), _reach(top_p, rows),
-        _least(min_p, rows), _word(seed, "seed"), _word(draw, "draw"), _origin(origin),
+        _least(min_p, rows), word(seed, "seed"), word(draw, "draw"), place_of(origin),
     )  # fmt: skip
     if not with_state:
         tokens, found = cpu_sampling.tokens(given, isa=isa, threads=threads)
@@ -199,11 +199,11 @@ def _whole(value: Any, name: str, end: int) -> int:
     return number
 
 
-def _word(value: Any, name: str) -> int:
+def word(value: Any, name: str) -> int:
     return _whole(value, name, _WORD)
 
 
-def _origin(value: Any) -> tuple[int, int]:
+def place_of(value: Any) -> tuple[int, int]:
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise TypeError(f"origin is {value!r}: (row, token) would do")
     row, token = (_whole(number, "origin", _MOST_TOKENS) for number in value)

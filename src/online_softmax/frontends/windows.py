@@ -81,7 +81,7 @@ def window_logsumexp_vjp(
     lse = _windows(rows, length, rows.ndim - 1, checks.FLOAT64, isa, threads)
     with np.errstate(all="ignore"):
         bad, live = np.isnan(lse) | np.isposinf(lse), np.isfinite(lse)
-        sums = _ahead((np.where(live, -lse, -np.inf), np.where(live, g, 0)), length)
+        sums = ahead((np.where(live, -lse, -np.inf), np.where(live, g, 0)), length)
         dx = np.exp(np.where(np.isfinite(rows), rows + sums[0], -np.inf)) * sums[1]
     # Counts of bad windows, so that one that has passed leaves nothing behind.
     count = np.concatenate([np.zeros_like(bad[..., :1], np.int64), np.cumsum(bad, axis=-1)], axis=-1)
@@ -189,7 +189,7 @@ def _windows(
     return checks.cast(np.ascontiguousarray(back).reshape(given.shape), target)
 
 
-def _ahead(entries: tuple[Array, Array], length: int) -> tuple[Array, Array]:
+def ahead(entries: tuple[Array, Array], length: int) -> tuple[Array, Array]:
     """Merged signed states (m, s) of each entry and the length - 1 after it, along the last axis.
 
     By doubling: windows of 1, 2, 4 entries, and of them those that length is made of.

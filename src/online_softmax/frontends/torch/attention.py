@@ -73,19 +73,20 @@ def attention(
             float64), sinks included. They are differentiable too.
         layout: "BSHD" for (batch, length, heads, d) in all of q, k, v, output and lse.
 
-    Returns: the output, in q's format, or AttentionOutput(output, lse). A query that sees nothing gets 0, with an
-        lse of -inf (of its sink, where there is one). In memory the output is laid out as q is: of a
+    Returns: the output, in q's format, or AttentionOutput(output, lse). A query that sees nothing gets 0,
+        with an lse of -inf (of its sink, where there is one). In memory the output is laid out as q is: of a
         transposed (batch, length, heads, d), turning the output back gives a contiguous tensor.
 
     Output and lse are what the arrays' `online_softmax.attention` gives, bit for bit; partial results of
     several calls merge in an `online_softmax.AttentionState`, which takes NumPy arrays.
 
-    Differentiable by q, k, v, bias and sinks, from output and lse. The gradient, its gradient and forward mode
-    go by tiles and keep q, k, v, output and lse. Everything past that (forward mode over the gradient, third
-    derivatives) is composed of PyTorch's operations on the matrix of scores: (batch, heads, queries, keys)
-    memory, several times. Compiles, exports, vmaps: a new batch dimension is folded into batch (into heads
-    with sinks); with dropout or lengths that differ the examples run one after the other. Under autocast q,
-    k, v and bias are cast as those of torch.nn.functional.scaled_dot_product_attention are.
+    Differentiable by q, k, v, bias and sinks, from output and lse. The gradient, its gradient and forward
+    mode go by tiles and keep q, k, v, output and lse. Everything past that (forward mode over the gradient,
+    third derivatives) is composed of PyTorch's operations on the matrix of scores: several times (batch,
+    heads, queries, keys) of memory. Compiles, exports, vmaps: a new batch dimension is folded into batch
+    (into heads with sinks); with dropout, or starts of sequences that differ, the examples run one after the
+    other. Under autocast q, k, v and bias are cast as torch.nn.functional.scaled_dot_product_attention casts
+    them.
 
     Raises: TypeError and ValueError naming the argument, RuntimeError for tensors of several devices,
         NotImplementedError for gradients that are not there and for devices without a kernel. What integers
@@ -95,6 +96,15 @@ def attention(
         triangle and window; the gradient 2.5 times that, 3.5 times with a bias that needs one. Scratch of
         some 2 MiB a thread, in the gradient one q in float32 (float64) for each head in flight.
     """
+    if (
+        sinks is alibi_slopes is seed is seqlens_k is cu_seqlens_q is cu_seqlens_k is block_table is None
+        and (k_scale is v_scale is origin is None and not dropout_p)
+        and (layout == "BHSD" and type(return_lse) is bool)
+    ):
+        numbers = arguments.numbers(scale, causal, causal_align, window, softcap, dropout_p, None)
+        found = ops.direct(q, k, v, bias, Rest(mask, None, None, None, None, None, *numbers))
+        if found is not None:
+            return AttentionOutput(*found) if return_lse else found[0]
     stored = arguments.operands(q, k, v) or not block_table is k_scale is v_scale is None
     by_place = arguments.layout(layout)
     numbers = arguments.numbers(scale, causal, causal_align, window, softcap, dropout_p, origin)
@@ -110,7 +120,7 @@ def attention(
             k, v = (arguments.four(t, n, by_place, rank) for t, n in ((k, "k"), (v, "v")))
     sizes = arguments.sizes(q, *_pools(k, v) if paged else (k, v), paged=paged)
     batch, keys = q.shape[0], k.shape[2]
-    if paged:
+    if block_table is not None:
         keys = block_table.shape[-1] * k.shape[1]
     scores = (batch, sizes.heads, sizes.queries, keys)
     batch = cu_seqlens_q.shape[0] - 1 if cu_seqlens_q is not None else batch
@@ -133,7 +143,8 @@ def attention(
         results = ops.STORED(*own, *kept, *rest)
     else:
         results = ops.FORWARD(*own, *rest)
-    return _returned(*results, rank, by_place, side_by_side, return_lse)
+    output, lse = results
+    return _returned(output, lse, rank, by_place, side_by_side, return_lse)
 
 
 def _starts(cu_q: Any, cu_k: Any, seqlens_k: Any, paged: bool) -> None:

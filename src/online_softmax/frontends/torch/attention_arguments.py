@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from .. import attention_arguments as arrays
-from . import checks
+from . import checks, mode
 
 #: Formats that k and v may be stored in whatever q's.
 STORED: Final = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
@@ -35,7 +35,7 @@ def operands(q: Any, k: Any, v: Any) -> bool:
 def _autocast(q: torch.Tensor, t: torch.Tensor) -> bool:
     """Whether autocast will bring both to one format."""
     casts = (torch.float32, torch.float16, torch.bfloat16)
-    return q.dtype in casts and t.dtype in casts and torch.is_autocast_enabled(q.device.type)
+    return q.dtype in casts and t.dtype in casts and mode.autocast(q.device.type)
 
 
 def layout(value: Any) -> bool:
@@ -199,7 +199,7 @@ def seed(value: Any, generator: Any, p: float) -> torch.Tensor | None:
 
 def sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, paged: bool = False) -> arrays.Sizes:
     """Sizes that fit together. Raises ValueError."""
-    return arrays.sizes_of(q, k, v, paged=paged)  # type: ignore[arg-type]  # reads shapes alone
+    return arrays.sizes_of(q, k, v, paged=paged)
 
 
 def stored(

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from .attention_options import COUNT, TENSORS, Rest
-from .registry import front
 
 #: Kinds of arguments: (batch, heads, ...); broadcastable to the scores; (heads,); (heads,) or (batch, heads);
 #: (batch,); what all examples have to share.
@@ -27,7 +26,7 @@ class _Fold:
 
     def scores(self, t: torch.Tensor, dim: int | None, batch: int, heads: int, whole: bool) -> torch.Tensor:
         """`whole`: with an entry of its own for each example, as gradients need it."""
-        inner = t.shape if dim is None else front(t, dim).shape[1:]
+        inner = _inner(t, dim)
         if dim is None and not whole and t[(None,) * (4 - t.ndim)].shape[self.by_head] == 1:
             return t
         t = self._lead(t, dim)

@@ -13,6 +13,7 @@ from ... import cpu, cpu_attention
 from .. import attention as arrays
 from .. import checks
 from ..attention_call import Call, Options, described
+from . import attention_direct as plain
 from . import memory, mode
 from .attention_options import Rest, rows_by_place, split, wide
 
@@ -69,7 +70,18 @@ def _call(q: Any, k: Any, v: Any, bias: Any, sinks: Any, rest: Rest) -> Call:
 
 def forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
     (q, k, v, bias, sinks), rest = split(args)
+    if plain.serves(q, k, v, bias, sinks, rest):
+        return direct(q, k, v, bias, rest)
     return attended(_call(q, k, v, bias, sinks, rest), q, v.shape[3])
+
+
+def direct(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, rest: Rest
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A call that `attention_direct` serves."""
+    output, lse = like(q, v.shape[3]), torch.empty(q.shape[:-1], dtype=wide(q))
+    plain.forward(q, k, v, bias, rest, output, lse)
+    return output, lse
 
 
 def attended(call: Call, q: torch.Tensor, features: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,22 +120,26 @@ def keep(
     cu_seqlens_k: torch.Tensor | None, dropout_p: float, origin: list[int] | None,
 ) -> torch.Tensor:  # fmt: skip
     """Which weights stay: bool (batch, heads, queries, keys), False between sequences."""
-    first = tuple(origin or (0, 0, 0, 0))
+    b, h, q0, k0 = origin or (0, 0, 0, 0)
     made = np.zeros((batch, heads, queries, keys), np.bool_)
     if cu_seqlens_q is None or cu_seqlens_k is None:
-        made = cpu_attention.keep(dropout_p, number(seed), made.shape, first)
+        made = cpu_attention.keep(dropout_p, number(seed), made.shape, (b, h, q0, k0))
         return torch.from_numpy(made)
     starts, ends = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
     for i in range(len(starts) - 1):
         q, k = slice(*starts[i : i + 2]), slice(*ends[i : i + 2])
         shape = (1, heads, q.stop - q.start, k.stop - k.start)
-        at = (first[0] + i, *first[1:])
+        at = (b + i, h, q0, k0)
         made[:, :, q, k] = cpu_attention.keep(dropout_p, number(seed), shape, at)
     return torch.from_numpy(made)
 
 
 def backward(*args: Any) -> tuple[torch.Tensor, ...]:
     (do, dlse, q, k, v, bias, sinks, output, lse, bias_grad), rest = split(args)
+    if not bias_grad and plain.serves(q, k, v, bias, sinks, rest):
+        found = [like(t, t.shape[3]) for t in (q, k, v)]
+        plain.backward(do, dlse, q, k, v, bias, rest, output, lse, found)
+        return (*found, or_nothing(None, q), or_nothing(None, q))
     call = _call(q, k, v, bias, sinks, rest)
     problem = call.problem
     given = {

@@ -46,7 +46,8 @@ def _pieces(q: torch.Tensor, k: torch.Tensor, rest: Rest) -> Iterator[_Piece]:
     if rest.cu_seqlens_q is not None and rest.cu_seqlens_k is not None:
         starts = [t.tolist() for t in (rest.cu_seqlens_q, rest.cu_seqlens_k)]
         for i in range(len(starts[0]) - 1):
-            yield _Piece(i, every, *(slice(s[i], s[i + 1]) for s in starts), False)
+            q_rows, k_rows = (slice(s[i], s[i + 1]) for s in starts)
+            yield _Piece(i, every, q_rows, k_rows, False)
     elif rest.seqlens_k is not None:
         for i, n in enumerate(rest.seqlens_k.tolist()):
             yield _Piece(i, slice(i, i + 1), every, slice(0, n), False)
@@ -110,10 +111,11 @@ def double_backward(*args: Any) -> tuple[torch.Tensor, ...]:
                 memory.array(t)[piece.batch, :, piece.queries] = a
         for t, a in zip(made[3:], sides[1], strict=True):
             memory.array(t)[piece.batch, :, piece.keys] = a
-        if by_bias is not None:
+        if by_bias is not None and found.bias is not None:
             part = piece.scores(by_bias)
-            part += found.bias.reshape(part.shape)  # type: ignore[union-attr, operator]
-        if by_sinks is not None:
+            assert part is not None
+            part += found.bias.reshape(part.shape)
+        if by_sinks is not None and found.sinks is not None:
             by_sinks += found.sinks
     return (*made, _stored(by_bias, bias), _stored(by_sinks, sinks))
 

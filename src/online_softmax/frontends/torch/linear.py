@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .. import linear_arguments, loss_arguments
-from . import checks, linear_ops, loss_options, loss_ops
+from . import checks, linear_ops, loss_kernels, loss_options
 from .losses import Loss, LossReport, tokens_of
-
-Tensor = torch.Tensor
 
 
 def linear_cross_entropy(
@@ -71,8 +70,8 @@ def linear_cross_entropy(
         raise ValueError("riders has a rank with class probabilities: class indices would do")
     chosen = tokens_of(tokens, shape, device)
     report = bool(names) or chosen is not None
-    made = loss_ops.LSE * (return_lse or report)
-    made |= loss_ops.ENTROPY * ("entropy" in names) | loss_ops.RANK * ranked
+    made = loss_kernels.LSE * (return_lse or report)
+    made |= loss_kernels.ENTROPY * ("entropy" in names) | loss_kernels.RANK * ranked
     loss, lse, _, _, _, entropy, rank, log_probabilities = linear_ops.LOSS(
         hidden, weight, goal, bias, of_classes, of_rows, chosen, made,
         int(_at_once(hidden, weight, bias, o.reduction)), linear_arguments.memory_of(memory),

@@ -6,12 +6,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from .loss_calculus import Given
 from .loss_ops import GRADIENT, gradient_jvp, gradient_vjp, loss_jvp
 from .loss_options import Options
-
-Tensor = torch.Tensor
 
 
 class Operands(NamedTuple):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from .. import linear_losses as arrays
 from . import linear_calculus as composed
 from . import loss_calculus as calculus
 from . import memory, mode
 from .linear_calculus import Operands
-from .loss_ops import ENTROPY, LSE, NOTHING, OPTIONS, RANK, alike, number, one_by_one, rows_weight
+from .loss_batching import alike, one_by_one, rows_weight
+from .loss_kernels import ENTROPY, LSE, NOTHING, OPTIONS, RANK, number
 from .loss_options import NONE, SCHEMA, Options
 from .registry import Op, Rule
-
-Tensor = torch.Tensor
 
 _TENSORS: Final = (
     "Tensor hidden, Tensor weight, Tensor targets, Tensor? bias, Tensor? class_weight, Tensor? row_weight"
@@ -195,7 +195,7 @@ class _Training(torch.autograd.Function):
     def forward(ctx: Any, *args: Any) -> tuple[Tensor, ...]:
         found = _loss_cpu(*args)
         ctx.made, ctx.gradients, ctx.memory, ctx.below = args[7:_BEFORE]
-        ctx.o, ctx.unused = Options(*args[_BEFORE:]), [True]
+        ctx.o, ctx.unused = Options(*args[_BEFORE:]), iter((True,))
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*args[:6], *found[2:5])
         results = *found[:2], *(f.new_empty(NOTHING) for f in found[2:5]), *found[5:]
@@ -206,7 +206,7 @@ class _Training(torch.autograd.Function):
     def backward(ctx: Any, dloss: Tensor | None, dlse: Tensor | None, *_: Any) -> tuple[Any, ...]:
         *saved, d_hidden, d_weight, d_bias = ctx.saved_tensors
         again = torch.is_grad_enabled() or not mode.plain() or dlse is not None or dloss is None
-        if again or not mode.on_cpu((dloss,)) or not (ctx.unused and ctx.unused.pop()):
+        if again or not mode.on_cpu((dloss,)) or not next(ctx.unused, False):
             return _placed(ctx, _anew(ctx, dloss, dlse, saved), saved, dloss)
         assert dloss is not None
         by = dloss.item()

@@ -18,11 +18,10 @@ import math
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from . import rows
 from .loss_options import MEAN, NONE, Options
-
-Tensor = torch.Tensor
 
 
 class Given(NamedTuple):

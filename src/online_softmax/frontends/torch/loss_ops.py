@@ -2,104 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
-import numpy as np
 import torch
+from torch import Tensor
 
-from .. import losses as arrays
 from . import loss_calculus as calculus
-from . import memory, mode
+from . import loss_kernels as kernels
+from . import mode
+from .loss_batching import alike, one_by_one, rows_weight
 from .loss_calculus import Given
+from .loss_kernels import ENTROPY, LOSS_COUNT, LSE, NOTHING, OPTIONS, RANK
 from .loss_options import NONE, SCHEMA, Options, wide_of
-from .registry import Op, Rule, front
+from .registry import Op, Rule
 
-Tensor = torch.Tensor
-
-#: What is asked for beside the loss, as bits.
-LSE, ENTROPY, RANK = 1, 2, 4
-NOTHING: Final = (0,)
-OPTIONS: Final = len(Options._fields)
-_LOSS_COUNT: Final = 5 + OPTIONS
 _TENSORS: Final = "Tensor logits, Tensor targets, Tensor? weight, Tensor? row_weight, "
-
-
-def keywords(weight: Tensor | None, row_weight: Tensor | None, o: Options) -> dict[str, Any]:
-    return {
-        "axis": o.axis,
-        "weight": memory.optional(weight),
-        "row_weight": memory.optional(row_weight),
-        "threads": mode.threads(),
-        **o.keywords(),
-    }
-
-
-def number(value: Any) -> Tensor:
-    """A result of a NumPy face, which may be a lone number."""
-    return memory.tensor(np.asarray(value))
-
-
-# ---- kernels
-
-
-def _loss_cpu(
-    logits: Tensor, targets: Tensor, weight: Tensor | None, row_weight: Tensor | None, made: int, *o: Any
-) -> tuple[Tensor, Tensor]:
-    found = arrays.cross_entropy(
-        memory.array(logits),
-        memory.array(targets),
-        return_lse=bool(made),
-        **keywords(weight, row_weight, Options(*o)),
-    )
-    if made:
-        return number(found.loss), number(found.lse)
-    loss = number(found)
-    return loss, loss.new_empty(NOTHING)
-
-
-def _gradient_cpu(
-    dloss: Tensor, dlse: Tensor | None, logits: Tensor, targets: Tensor, weight: Tensor | None,
-    row_weight: Tensor | None, *o: Any,
-) -> Tensor:  # fmt: skip
-    gradient = memory.empty_like(logits)
-    arrays.cross_entropy_backward(
-        memory.array(dloss),
-        memory.array(logits),
-        memory.array(targets),
-        dlse=memory.optional(dlse),
-        out=memory.array(gradient),
-        **keywords(weight, row_weight, Options(*o)),
-    )
-    return gradient
-
-
-def _report_cpu(
-    logits: Tensor, targets: Tensor, weight: Tensor | None, row_weight: Tensor | None, tokens: Tensor | None,
-    kl_to: Tensor | None, made: int, *o: Any,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    riders = tuple(name for name, bit in (("entropy", ENTROPY), ("rank", RANK)) if made & bit)
-    found = arrays.cross_entropy(
-        memory.array(logits),
-        memory.array(targets),
-        return_lse=True,
-        riders=riders or ("entropy",),
-        tokens=memory.optional(tokens),
-        kl_to=memory.optional(kl_to),
-        **keywords(weight, row_weight, Options(*o)),
-    )
-    wide, whole = wide_of(logits), torch.int64
-
-    def one(value: Any, dtype: torch.dtype = wide, wanted: bool = True) -> Tensor:
-        return number(value) if wanted and value is not None else torch.empty(NOTHING, dtype=dtype)
-
-    return (
-        one(found.loss),
-        one(found.lse),
-        one(found.entropy, wanted=bool(made & ENTROPY)),
-        one(found.rank, whole),
-        one(found.log_probabilities),
-        one(found.divergence),
-    )
 
 
 # ---- shapes
@@ -147,7 +65,7 @@ class _Loss(Rule):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         logits, targets, weight, row_weight = inputs[:4]
-        ctx.o = Options(*inputs[-OPTIONS :])
+        ctx.o = Options(*inputs[-OPTIONS:])
         ctx.has_lse = bool(inputs[-OPTIONS - 1])
         ctx.count = len(inputs)
         ctx.set_materialize_grads(False)
@@ -172,7 +90,7 @@ class _Loss(Rule):
     @staticmethod
     def jvp(ctx: Any, t_logits: Tensor | None, t_targets: Tensor | None, *_: Any) -> tuple[Any, ...]:
         t_loss, t_lse = loss_jvp(t_logits, t_targets, ctx.saved_tensors, ctx.o, ctx.has_lse)
-        return t_loss, t_lse, *(None,) * (4 if ctx.count > _LOSS_COUNT else 0)
+        return t_loss, t_lse, *(None,) * (4 if ctx.count > LOSS_COUNT else 0)
 
 
 class _Gradient(Rule):
@@ -186,9 +104,7 @@ class _Gradient(Rule):
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
-        return *gradient_vjp(v, ctx.saved_tensors, ctx.o, ctx.needs_input_grad), *(None,) * (
-            2 + OPTIONS
-        )
+        return *gradient_vjp(v, ctx.saved_tensors, ctx.o, ctx.needs_input_grad), *(None,) * (2 + OPTIONS)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
@@ -261,34 +177,13 @@ def _one(logits: Tensor, o: Options) -> Tensor:
 # ---- batching
 
 
-def alike(t: Tensor, along: int | None, size: int) -> Tensor:
-    moved = front(t, along)
-    return moved if along is not None and moved is not None else t.unsqueeze(0).expand(size, *t.shape)
-
-
-def rows_weight(row_weight: Tensor | None, along: int | None, ndim: int) -> Tensor | None:
-    if row_weight is None or along is None:
-        return row_weight
-    moved = row_weight.movedim(along, 0)
-    return moved.reshape(moved.shape[0], *(1,) * (ndim - moved.ndim), *moved.shape[1:])
-
-
-def one_by_one(call: Any, info: Any, in_dims: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
-    """Where weights of classes differ within the batch: a call each."""
-    made = [
-        call(*(a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True)))
-        for i in range(info.batch_size)
-    ]
-    if isinstance(made[0], Tensor):
-        return torch.stack(made), 0
-    return tuple(torch.stack(parts) for parts in zip(*made, strict=True)), (0,) * len(made[0])
-
-
-def _batched(in_dims: tuple[Any, ...], size: int, args: tuple[Any, ...], at: int) -> tuple[list[Any], Options]:
+def _batched(
+    in_dims: tuple[Any, ...], size: int, args: tuple[Any, ...], at: int
+) -> tuple[list[Any], Options]:
     """logits, targets, weight and row_weight, from `at` on, with the batch in front."""
     logits, targets, weight, row_weight = args[at : at + 4]
     along = in_dims[at : at + 4]
-    o = Options(*args[-OPTIONS :])
+    o = Options(*args[-OPTIONS:])
     rows = logits.ndim - (along[0] is not None)  # of the rows with the batch: the classes are not among them
     tensors = [
         alike(logits, along[0], size),
@@ -300,7 +195,7 @@ def _batched(in_dims: tuple[Any, ...], size: int, args: tuple[Any, ...], at: int
 
 
 def _loss_vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-    name = "cross_entropy" if len(args) == _LOSS_COUNT else "cross_entropy_report"
+    name = "cross_entropy" if len(args) == LOSS_COUNT else "cross_entropy_report"
     op = getattr(torch.ops.online_softmax, name)
     if in_dims[2] is not None:
         return one_by_one(op, info, in_dims, args)
@@ -335,34 +230,27 @@ class _Training(torch.autograd.Function):
     the backward's reading. Calls of a backward after the first make it anew."""
 
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor]:
-        logits, targets, weight, row_weight, _, *rest = args
-        o = Options(*rest)
-        gradient = memory.empty_like(logits)
-        found = arrays.cross_entropy_with_gradient(
-            memory.array(logits),
-            memory.array(targets),
-            out=memory.array(gradient),
-            **keywords(weight, row_weight, o),
-        )
-        ctx.o, ctx.unused = o, [True]
-        ctx.set_materialize_grads(False)
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        targets: Tensor,
+        weight: Tensor | None,
+        row_weight: Tensor | None,
+        o: Options,
+    ) -> Tensor:
+        loss, gradient = kernels.loss_and_gradient(logits, targets, weight, row_weight, o)
+        ctx.o, ctx.unused = o, iter((True,))
         ctx.save_for_backward(logits, targets, weight, row_weight, gradient)
-        loss = number(found.loss)
-        nothing = loss.new_empty(NOTHING)
-        ctx.mark_non_differentiable(nothing)
-        return loss, nothing
+        return loss
 
     @staticmethod
-    def backward(ctx: Any, dloss: Tensor | None, _: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, dloss: Tensor) -> tuple[Any, ...]:
         *saved, gradient = ctx.saved_tensors
-        if dloss is None:
-            return (None,) * (5 + OPTIONS)
-        if torch.is_grad_enabled() or not mode.plain() or not (ctx.unused and ctx.unused.pop()):
+        if torch.is_grad_enabled() or not mode.plain() or not next(ctx.unused, False):
             gradient = GRADIENT(dloss, None, *saved, *ctx.o)
         else:
             gradient = _scaled(gradient, dloss, saved, ctx.o)
-        return gradient, *(None,) * (4 + OPTIONS)
+        return gradient, None, None, None, None
 
 
 def _scaled(gradient: Tensor, dloss: Tensor, saved: list[Any], o: Options) -> Tensor:
@@ -370,34 +258,34 @@ def _scaled(gradient: Tensor, dloss: Tensor, saved: list[Any], o: Options) -> Te
     by = dloss.item()
     if by == 1:
         return gradient
-    if gradient.dtype in (torch.float32, torch.float64):
+    if gradient.dtype != torch.bfloat16 or math.frexp(by)[0] == 0.5:
         gradient.detach().data.mul_(by)  # no new version: what was saved is not read again
         return gradient
-    # Rounded twice it would be off by more than half a unit.
+    # Rounded twice it would be off by more than half a unit; by a power of two it is rounded once.
     return GRADIENT(dloss, None, *saved, *o)
 
 
-def _train(*args: Any) -> tuple[Tensor, Tensor]:
+def _train(*args: Any) -> tuple[Tensor, Tensor | None]:
     logits, targets, *_, made = args[:5]
     # In float16 a gradient that is still to be scaled may fall below the format's range.
     alone = logits.requires_grad and not targets.requires_grad and not made
     if alone and args[-2] != NONE and logits.dtype != torch.float16:
-        return _Training.apply(*args)
+        return _Training.apply(*args[:4], Options(*args[5:])), None
     return _Loss.apply(*args)
 
 
 LOSS = Op(
     f"cross_entropy({_TENSORS}int made, {SCHEMA}) -> (Tensor, Tensor)",
-    cpu=_loss_cpu, fake=_loss_fake, rule=_Loss, vmap=_loss_vmap, training=_train,
+    cpu=kernels.loss, fake=_loss_fake, rule=_Loss, vmap=_loss_vmap, training=_train,
 )  # fmt: skip
 REPORT_OP = Op(
     f"cross_entropy_report({_TENSORS}Tensor? tokens, Tensor? kl_to, int made, {SCHEMA}) -> "
     "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    cpu=_report_cpu, fake=_report_fake, rule=type("_Report", (_Loss,), {}), vmap=_loss_vmap,
+    cpu=kernels.report, fake=_report_fake, rule=type("_Report", (_Loss,), {}), vmap=_loss_vmap,
 )  # fmt: skip
 GRADIENT = Op(
     f"cross_entropy_backward(Tensor dloss, Tensor? dlse, {_TENSORS}{SCHEMA}) -> Tensor",
-    cpu=_gradient_cpu, fake=_gradient_fake, rule=_Gradient, vmap=_gradient_vmap,
+    cpu=kernels.gradient, fake=_gradient_fake, rule=_Gradient, vmap=_gradient_vmap,
 )  # fmt: skip
 
-__all__ = ["ENTROPY", "GRADIENT", "LOSS", "LSE", "RANK", "REPORT_OP"]
+__all__ = ["GRADIENT", "LOSS", "REPORT_OP", "gradient_jvp", "gradient_vjp", "loss_jvp"]

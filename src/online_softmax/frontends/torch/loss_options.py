@@ -1,4 +1,4 @@
-"""Options of the losses on tensors: checked, and as the numbers that an operation of `torch.library` takes."""
+"""Options of the losses on tensors: checked, and as the numbers that an operation takes."""
 
 from __future__ import annotations
 

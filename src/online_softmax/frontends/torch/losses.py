@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from .. import loss_arguments
-from . import checks, loss_options, loss_ops
+from . import checks, loss_kernels, loss_ops, loss_options
 from .loss_options import wide_of
-
-Tensor = torch.Tensor
 
 
 class Loss(NamedTuple):
@@ -110,7 +109,7 @@ def cross_entropy(
 
 def _report(operands: tuple[Any, ...], names: tuple[str, ...], tokens: Any, kl_to: Any, o: Any) -> LossReport:
     ranked = "rank" in names or "correct" in names
-    made = loss_ops.LSE | loss_ops.ENTROPY * ("entropy" in names) | loss_ops.RANK * ranked
+    made = loss_kernels.LSE | loss_kernels.ENTROPY * ("entropy" in names) | loss_kernels.RANK * ranked
     loss, lse, entropy, rank, chosen, divergence = loss_ops.REPORT_OP(*operands, tokens, kl_to, made, *o)
     return LossReport(
         loss,
@@ -130,9 +129,7 @@ def tokens_of(tokens: Any, shape: tuple[int, ...], device: torch.device) -> Tens
     if t.dtype.is_floating_point or t.dtype.is_complex or t.dtype == torch.bool:
         raise TypeError(f"tokens holds {str(t.dtype).removeprefix('torch.')}: integers would do")
     if t.ndim != len(shape) + 1 or t.shape[:-1] != shape:
-        raise ValueError(
-            f"tokens has shape {tuple(t.shape)}: {(*shape, 'k')}, k classes a row, would do"
-        )
+        raise ValueError(f"tokens has shape {tuple(t.shape)}: {(*shape, 'k')}, k classes a row, would do")
     if t.device != device:
         raise RuntimeError(f"tokens lies on {t.device} and logits on {device}: one device would do")
     return t

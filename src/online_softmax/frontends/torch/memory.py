@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import ml_dtypes
@@ -20,7 +21,8 @@ _THROUGH: Final[dict[Any, tuple[Any, Any, Any]]] = {
     torch.float8_e5m2: (torch.uint8, np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e5m2)),
 }
 _BACK: Final = {known: (storage, dtype) for dtype, (_, storage, known) in _THROUGH.items()}
-_NUMPY: Final = {
+#: NumPy's formats by PyTorch's.
+NUMPY: Final = {
     torch.float64: np.dtype(np.float64),
     torch.float32: np.dtype(np.float32),
     torch.float16: np.dtype(np.float16),
@@ -28,6 +30,7 @@ _NUMPY: Final = {
 }
 #: Fresh results from this size on (bytes) come from the library's pool of large pages.
 LARGE: Final = 1 << 20
+_CONTIGUOUS: Final = tuple(range(8))
 
 
 def array(t: torch.Tensor) -> Array:
@@ -35,6 +38,8 @@ def array(t: torch.Tensor) -> Array:
     t = t.detach()
     if t.is_neg():
         t = t.resolve_neg()
+    if t._is_zerotensor():  # zeros without memory
+        t = torch.zeros_like(t)
     through = _THROUGH.get(t.dtype)
     if through is None:
         return t.numpy()
@@ -48,6 +53,8 @@ def optional(t: torch.Tensor | None) -> Array | None:
 
 def tensor(a: Array) -> torch.Tensor:
     """A tensor over the array's memory, which it keeps alive."""
+    if not a.flags.writeable:
+        a = a.copy()
     through = _BACK.get(a.dtype)
     if through is None:
         return torch.from_numpy(a)
@@ -64,7 +71,7 @@ def empty_like(x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tenso
     dtype = x.dtype if dtype is None else dtype
     if x.numel() * dtype.itemsize < LARGE or not x.is_contiguous():
         return torch.empty_like(x, dtype=dtype, requires_grad=False)
-    return tensor(cpu.empty(tuple(x.shape), _NUMPY[dtype]))
+    return tensor(cpu.empty(tuple(x.shape), NUMPY[dtype]))
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -74,7 +81,19 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 def empty_permuted(shape: tuple[int, ...], order: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """What `torch.empty_permuted` gives, `order` being the dimensions from the slowest to the fastest."""
-    if math.prod(shape) * dtype.itemsize < LARGE:
+    small = math.prod(shape) * dtype.itemsize < LARGE
+    if small and order == _CONTIGUOUS[: len(order)]:
+        return torch.empty(shape, dtype=dtype)
+    if small:
         return torch.empty_permuted(shape, order, dtype=dtype)
-    made = cpu.empty(tuple(shape[d] for d in order), _NUMPY[dtype])
+    made = cpu.empty(tuple(shape[d] for d in order), NUMPY[dtype])
     return tensor(made.transpose([order.index(d) for d in range(len(order))]))
+
+
+def place(t: torch.Tensor | None) -> tuple[int, Sequence[int]]:
+    """Address and strides in bytes of a CPU tensor without lazy negation, as the core takes
+    them: at a tenth of what a view costs. 0 for None."""
+    if t is None:
+        return 0, ()
+    size = t.itemsize
+    return t.data_ptr(), [size * step for step in t.stride()]

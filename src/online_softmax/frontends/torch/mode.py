@@ -6,10 +6,13 @@ one that is written in Python. Where nothing is traced or transformed it has not
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 import torch
 from torch.autograd import forward_ad
+
+from ... import cpu
 
 # There is no public question for these. Where one is missing every call goes through the dispatcher.
 _NAMES: Final = (
@@ -24,43 +27,76 @@ _KNOWN: Final = all(hasattr(torch._C, name) for name in _NAMES) and hasattr(forw
 #: Set within the vmap of batched gradients (torch.autograd.grad with is_grads_batched), which is not that of
 #: torch.func.
 _OLD_VMAP: Final = torch._C._dispatch_key_parse("VmapMode") if _KNOWN else None
-_PLAIN_TYPES: Final = (torch.Tensor, torch.nn.Parameter)
+PLAIN_TYPES: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
-def _never(_: torch.Tensor) -> bool:
-    return False
+def _unknown(*_: Any) -> bool:
+    return True
 
 
-#: A tensor of `torch.autograd.grad(is_grads_batched=True)`: of the old vmap, which no global state tells of.
-_hides_batch: Final = getattr(torch._C._functorch, "is_legacy_batchedtensor", _never)
+# Names of this module: a call of one costs half of what finding it in torch._C does.
+_transforms, _dispatch_modes, _function_modes, _tracing, _key_included = (
+    getattr(torch._C, name, _unknown) for name in _NAMES[:5]
+)
+_Tensor: Final = torch.Tensor
+_is_compiling: Final = torch.compiler.is_compiling
+_is_grad_enabled: Final = torch.is_grad_enabled
 
 
 def plain() -> bool:
     """Whether nothing traces, transforms or watches calls: no torch.func, no mode, no forward-mode AD, no
     torch.jit.trace."""
-    c = torch._C
     return (
         _KNOWN
-        and not c._are_functorch_transforms_active()
-        and not c._len_torch_dispatch_stack()
-        and not c._len_torch_function_stack()
+        and not _transforms()
+        and not _dispatch_modes()
+        and not _function_modes()
         and forward_ad._current_level < 0
-        and c._get_tracing_state() is None
-        and not c._dispatch_tls_is_dispatch_key_included(_OLD_VMAP)
+        and _tracing() is None
+        and not _key_included(_OLD_VMAP)
     )
+
+
+def eager(x: Any) -> bool:
+    """Whether x is a tensor like any other in a call that nothing traces or transforms. What autocast does to
+    x, and whether it wants a gradient, is not asked."""
+    return not _is_compiling() and type(x) is _Tensor and plain() and not x.is_neg()
 
 
 def on_cpu(args: tuple[Any, ...]) -> bool:
     """Whether all tensors among the arguments are plain ones in CPU memory."""
-    return all(
-        a.is_cpu and type(a) in _PLAIN_TYPES and not _hides_batch(a)
-        for a in args
-        if isinstance(a, torch.Tensor)
-    )
+    return look(args) is not None
+
+
+def look(args: tuple[Any, ...]) -> bool | None:
+    """Whether a gradient is wanted of a call with these arguments; None where a tensor among them is not a
+    plain one in CPU memory."""
+    wants = False
+    for a in args:
+        if isinstance(a, _Tensor):
+            if type(a) not in PLAIN_TYPES or not a.is_cpu:
+                return None
+            wants = wants or a.requires_grad
+    return wants and _is_grad_enabled()
 
 
 def wants_gradient(args: tuple[Any, ...]) -> bool:
     return torch.is_grad_enabled() and any(a.requires_grad for a in args if isinstance(a, torch.Tensor))
+
+
+def autocast(device: str) -> bool:
+    """Whether autocast is on; "meta", which it does not know, has none."""
+    return device != "meta" and torch.is_autocast_enabled(device)
+
+
+@functools.lru_cache(maxsize=64)
+def _plan(threads: int) -> Any:
+    return cpu.plan_of(None, "auto", threads, "exact")
+
+
+def plan() -> Any:
+    """How the core carries out a call that PyTorch's number of threads alone says something about."""
+    return _plan(torch.get_num_threads())
 
 
 def numbers_at_hand(t: torch.Tensor) -> bool:

@@ -24,6 +24,8 @@ _LIBRARY: Final = torch.library.Library(NAMESPACE, "DEF")
 _Args = tuple[Any, ...]
 #: Casts arguments for autocast to a format: (arguments, device type) -> arguments.
 Policy = Callable[[_Args, str], _Args]
+_is_compiling: Final = torch.compiler.is_compiling
+_plain: Final = mode.plain
 
 
 class Rule(Function):
@@ -32,13 +34,19 @@ class Rule(Function):
     op: ClassVar[Op]
 
     @classmethod
+    def bare(cls) -> Callable[..., Any]:
+        """Function.apply without what it does in Python (it binds arguments by name and asks for transforms),
+        which takes longer than all else in a small call."""
+        return super(Function, cls).apply
+
+    @classmethod
     def run(cls, *args: Any) -> Any:
         """The operation with its rule, at the level of torch.func that is being worked on."""
         if not torch._C._are_functorch_transforms_active():
             return cls.apply(*args)
         # The dispatcher has peeled off one level already; Function.apply would look for it again.
         with torch._functorch.autograd_function.enable_single_level_autograd_function():
-            return super(Function, cls).apply(*args)
+            return cls.bare()(*args)
 
 
 def levels() -> contextlib.AbstractContextManager[Any]:
@@ -98,7 +106,8 @@ class Op:
         _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
         self.overload: Any = getattr(getattr(torch.ops, NAMESPACE), self.name).default
         self.cpu, self.rule, self.policy = cpu, rule, policy
-        self.training = training or (None if rule is None else rule.apply)
+        #: The operation on plain CPU tensors in a call that nothing traces or transforms, with its gradient.
+        self.direct: Callable[..., Any] = training or cpu
         _LIBRARY.impl(self.name, cpu, "CPU")
         _LIBRARY.impl(self.name, cuda or _missing(self.name), "CUDA")
         torch.library.register_fake(qualified, fake, lib=_LIBRARY)
@@ -111,21 +120,23 @@ class Op:
                 _LIBRARY.impl(self.name, self._autocast(device, key), key)
 
     def __call__(self, *args: Any) -> Any:
+        if not _is_compiling() and _plain():
+            wants = mode.look(args)
+            if wants is not None:
+                if self.policy is not None and torch.is_autocast_enabled("cpu"):
+                    args = self.policy(args, "cpu")
+                return self.direct(*args) if wants else self.cpu(*args)
         if self.policy is not None:
             device = next(a.device.type for a in args if isinstance(a, torch.Tensor))
-            if torch.is_autocast_enabled(device):
+            if mode.autocast(device):
                 args = self.policy(args, device)
-        if not torch.compiler.is_compiling() and mode.on_cpu(args) and mode.plain():
-            if self.training is None or not mode.wants_gradient(args):
-                return self.cpu(*args)
-            return self.training(*args)
         return self.overload(*args)
 
     def _differentiable(self, rule: type[Rule]) -> None:
         overload, cpu = self.overload, self.cpu
 
         def forward(*args: Any) -> Any:
-            if mode.on_cpu(args) and mode.plain():
+            if mode.plain() and mode.look(args) is not None:
                 return cpu(*args)
             with levels(), torch._C._AutoDispatchBelowAutograd():
                 return overload(*args)
@@ -140,6 +151,10 @@ class Op:
         rule.forward = staticmethod(forward)
         rule.jvp = staticmethod(levelled_jvp)
         _LIBRARY.impl(self.name, rule.run, "Autograd")
+        metaclass: Any = type(rule)
+        direct: Any = metaclass(rule.__name__, (rule,), {"forward": staticmethod(cpu)})
+        if self.direct is cpu:
+            self.direct = direct.bare()
 
     def _autocast(self, device: str, key: str) -> Callable[..., Any]:
         def kernel(*args: Any) -> Any:

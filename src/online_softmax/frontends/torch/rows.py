@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-import numpy as np
 import torch
 
-from .. import numpy as arrays
-from . import checks, memory, mode
+from .. import checks as arguments
+from . import checks, mode, row_kernels, weighted
 from .checks import LAST_AXIS
 from .registry import Op, Rule, front
+
+# Identity tests against this, and names of this module, keep the way to a small call short.
+_LAST: Final = -1
+_eager: Final = mode.eager
+_is_grad_enabled: Final = torch.is_grad_enabled
+_softmax_small, _log_softmax_small, _logsumexp_small = row_kernels.SMALL.values()
 
 
 def softmax(
@@ -34,6 +39,19 @@ def softmax(
 
     Cost: one read and one write of x; kept for the gradient is the result.
     """
+    if (
+        where is None and dtype is None
+        and ((axis is LAST_AXIS and (dim is None or dim is _LAST)) or (axis is _LAST and dim is None))
+        and _eager(x)
+    ):  # fmt: skip
+        if not (x.requires_grad and _is_grad_enabled()):
+            small: torch.Tensor | None = _softmax_small(x)
+            if small is not None:
+                return small
+            if _served(x):
+                return row_kernels.map_rows("softmax", x, [x.ndim - 1], None)
+        elif _served(x):
+            return _SOFTMAX.direct(x, [x.ndim - 1], None)
     return _normalised(x, axis, dim, where, dtype, False)
 
 
@@ -45,32 +63,74 @@ def log_softmax(
 
     Arguments, errors and cost as for `softmax`; what `where` leaves out gives -inf.
     """
+    if (
+        where is None and dtype is None
+        and ((axis is LAST_AXIS and (dim is None or dim is _LAST)) or (axis is _LAST and dim is None))
+        and _eager(x)
+    ):  # fmt: skip
+        if not (x.requires_grad and _is_grad_enabled()):
+            small: torch.Tensor | None = _log_softmax_small(x)
+            if small is not None:
+                return small
+            if _served(x):
+                return row_kernels.map_rows("log_softmax", x, [x.ndim - 1], None)
+        elif _served(x):
+            return _LOG_SOFTMAX.direct(x, [x.ndim - 1], None)
     return _normalised(x, axis, dim, where, dtype, True)
 
 
 def logsumexp(
-    x: torch.Tensor,
-    axis: Any = LAST_AXIS,
-    *,
-    dim: Any = None,
-    where: torch.Tensor | None = None,
-    keepdim: bool = False,
-) -> torch.Tensor:
-    """log(sum(exp(x))) over `axis`, in x's format.
+    x: torch.Tensor, axis: Any = LAST_AXIS, *, dim: Any = None, b: torch.Tensor | None = None,
+    where: torch.Tensor | None = None, keepdim: bool = False, return_sign: bool = False,
+) -> Any:  # fmt: skip
+    """log(sum(b * exp(x))) over `axis`, in x's format.
 
     Arguments and errors as for `softmax`; nothing to sum gives -inf, and gradient 0.
 
-    Cost: one read of x; the backward reads x again and writes the gradient.
+    Args:
+        b: real weights, broadcastable to x's shape, default 1. An element of weight 0 drops out whatever x
+            holds there. Differentiable too.
+        keepdim: keep each reduced dimension with length 1.
+        return_sign: return the pair (log(abs(sum)), sign) with sign -1, 0 or 1, which has no gradient; a
+            negative sum gives NaN otherwise.
+
+    Cost: one read of x; the backward reads x again and writes the gradient. With weights the gradients are
+    composed of PyTorch's operations, with temporaries of x's size.
     """
+    if (
+        b is None and where is None and keepdim is False and return_sign is False
+        and ((axis is LAST_AXIS and (dim is None or dim is _LAST)) or (axis is _LAST and dim is None))
+        and _eager(x)
+    ):  # fmt: skip
+        if not (x.requires_grad and _is_grad_enabled()):
+            small: torch.Tensor | None = _logsumexp_small(x)
+            if small is not None:
+                return small
+            if _served(x):
+                return row_kernels.lse_rows(x, [x.ndim - 1], None)
+        elif _served(x):
+            return _LSE.direct(x, [x.ndim - 1], None)
     x = checks.tensor(x, "x", converted=True)
     over = checks.dims(axis, dim, x.ndim)
     keep = _where(where, x)
-    if not isinstance(keepdim, bool):
-        raise TypeError(f"keepdim={keepdim!r} is a {type(keepdim).__name__}: True or False would do")
-    found: torch.Tensor = _LSE(x, over, keep)
+    keepdim, return_sign = arguments.flag(keepdim, "keepdim"), arguments.flag(return_sign, "return_sign")
+    if b is None and not return_sign:
+        lse = _LSE(x, over, keep)
+        found = (lse, lse)
+    elif b is None:
+        lse = _LSE(x, over, keep)
+        sign = torch.where(lse.isnan(), lse, torch.where(lse == -torch.inf, 0, torch.ones_like(lse)))
+        found = (lse, sign.detach())
+    else:
+        found = weighted.logsumexp(x, over, keep, b, return_sign)
     for d in over if keepdim else ():
-        found = found.unsqueeze(d)
-    return found
+        found = (found[0].unsqueeze(d), found[1].unsqueeze(d))
+    return found if return_sign else found[0]
+
+
+def _served(x: torch.Tensor) -> bool:
+    """Whether the kernels take this plain tensor, along its last dimension, without a further look."""
+    return x.is_cpu and x.dtype in row_kernels.CODES and x.layout is torch.strided and x.ndim > 0
 
 
 def _normalised(x: Any, axis: Any, dim: Any, where: Any, dtype: Any, log: bool) -> torch.Tensor:
@@ -98,67 +158,6 @@ def _where(where: Any, x: torch.Tensor) -> torch.Tensor | None:
     return keep
 
 
-# Kernels
-
-
-def _map_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None, log: bool) -> torch.Tensor:
-    y = memory.empty_like(x)
-    function = arrays.log_softmax if log else arrays.softmax
-    function(
-        memory.array(x),
-        tuple(dims),
-        where=memory.optional(where),
-        out=memory.array(y),
-        threads=mode.threads(),
-    )
-    return y
-
-
-def _softmax_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
-    return _map_cpu(x, dims, where, False)
-
-
-def _log_softmax_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
-    return _map_cpu(x, dims, where, True)
-
-
-def _lse_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
-    found = arrays.logsumexp(
-        memory.array(x), tuple(dims), where=memory.optional(where), threads=mode.threads()
-    )
-    return memory.tensor(np.asarray(found))
-
-
-def _weights_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
-    """Softmax, 0 in rows that have nothing but -inf: the gradient of their log-sum-exp."""
-    keep = x != -torch.inf
-    return _map_cpu(x, dims, keep if where is None else keep & where, False)
-
-
-def _cuda(name: str) -> Any:
-    def kernel(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
-        from ...gpu import ops as gpu  # Triton is loaded when a CUDA tensor asks for it
-
-        if len(dims) != 1 or where is not None:
-            what = "where" if where is not None else f"dim={tuple(dims)}"
-            raise NotImplementedError(f"{what} with CUDA tensors: one dimension and no where would do")
-        function = {
-            "softmax": gpu.softmax, "log_softmax": gpu.log_softmax, "logsumexp": gpu.logsumexp,
-        }[name]  # fmt: skip
-        return function(x.detach(), dims[0]).to(x.dtype)
-
-    return kernel
-
-
-def _weights_cuda(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
-    from ...gpu import ops as gpu
-
-    if len(dims) != 1 or where is not None:
-        raise NotImplementedError("where or several dimensions with CUDA tensors: one and no where would do")
-    lse = gpu.logsumexp(x.detach(), dims[0])
-    return gpu.logsumexp_backward(x.detach(), lse, torch.ones_like(lse), dims[0])
-
-
 # Shapes
 
 
@@ -180,7 +179,7 @@ def _softmax_product(
     if where is not None:
         t = torch.where(where, t, 0)
     if len(dims) == 1 and y.dtype in checks.SERVED:
-        return torch.ops.aten._softmax_backward_data(t, y, dims[0], y.dtype)
+        return torch._softmax_backward_data(t, y, dims[0], y.dtype)
     if not dims:
         return torch.zeros_like(y)
     return y * (t - (y * t).sum(dims, keepdim=True))
@@ -217,7 +216,7 @@ class _LogSoftmax(Rule):
         if where is not None:
             dy = torch.where(where, dy, 0)
         if len(ctx.dims) == 1 and y.dtype in checks.SERVED:
-            return torch.ops.aten._log_softmax_backward_data(dy, y, ctx.dims[0], y.dtype), None, None
+            return torch._log_softmax_backward_data(dy, y, ctx.dims[0], y.dtype), None, None
         if not ctx.dims:
             return torch.zeros_like(y), None, None
         return dy - y.exp() * dy.sum(ctx.dims, keepdim=True), None, None
@@ -245,7 +244,7 @@ class _LogSumExp(Rule):
         x, where = ctx.saved_tensors
         for d in ctx.dims:
             dy = dy.unsqueeze(d)
-        return dy * _WEIGHTS(x, ctx.dims, where), None, None
+        return dy * WEIGHTS(x, ctx.dims, where), None, None
 
     @staticmethod
     def jvp(ctx: Any, t: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -254,7 +253,7 @@ class _LogSumExp(Rule):
             return t if where is None else torch.where(where, t, 0)
         if where is not None:
             t = torch.where(where, t, 0)
-        return (t * _WEIGHTS(x, ctx.dims, where)).sum(ctx.dims)
+        return (t * WEIGHTS(x, ctx.dims, where)).sum(ctx.dims)
 
 
 def _batched(name: str) -> Any:
@@ -282,19 +281,19 @@ def _float32(args: tuple[Any, ...], device: str) -> tuple[Any, ...]:
 
 _ARGUMENTS = "(Tensor x, int[] dims, Tensor? where) -> Tensor"
 _SOFTMAX = Op(
-    "softmax" + _ARGUMENTS, cpu=_softmax_cpu, cuda=_cuda("softmax"), fake=_same, rule=_Softmax,
-    vmap=_batched("softmax"), policy=_float32,
+    "softmax" + _ARGUMENTS, cpu=row_kernels.softmax_cpu, cuda=row_kernels.cuda("softmax"), fake=_same,
+    rule=_Softmax, vmap=_batched("softmax"), policy=_float32,
 )  # fmt: skip
 _LOG_SOFTMAX = Op(
-    "log_softmax" + _ARGUMENTS, cpu=_log_softmax_cpu, cuda=_cuda("log_softmax"), fake=_same,
-    rule=_LogSoftmax, vmap=_batched("log_softmax"), policy=_float32,
+    "log_softmax" + _ARGUMENTS, cpu=row_kernels.log_softmax_cpu, cuda=row_kernels.cuda("log_softmax"),
+    fake=_same, rule=_LogSoftmax, vmap=_batched("log_softmax"), policy=_float32,
 )  # fmt: skip
 _LSE = Op(
-    "logsumexp" + _ARGUMENTS, cpu=_lse_cpu, cuda=_cuda("logsumexp"), fake=_reduced, rule=_LogSumExp,
-    vmap=_batched("logsumexp"), policy=_float32,
+    "logsumexp" + _ARGUMENTS, cpu=row_kernels.logsumexp_cpu, cuda=row_kernels.cuda("logsumexp"),
+    fake=_reduced, rule=_LogSumExp, vmap=_batched("logsumexp"), policy=_float32,
 )  # fmt: skip
 # Its Jacobian is that of the softmax that it is.
-_WEIGHTS = Op(
-    "logsumexp_weights" + _ARGUMENTS, cpu=_weights_cpu, cuda=_weights_cuda, fake=_same,
-    rule=type("_Weights", (_Softmax,), {}), vmap=_batched("logsumexp_weights"),
+WEIGHTS = Op(
+    "logsumexp_weights" + _ARGUMENTS, cpu=row_kernels.weights_cpu, cuda=row_kernels.weights_cuda,
+    fake=_same, rule=type("_Weights", (_Softmax,), {}), vmap=_batched("logsumexp_weights"),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..attention_arguments import MOST_FEATURES
-from . import checks
+from . import checks, mode
 from .attention import attention
 
 _Shape = tuple[int, ...]
@@ -18,7 +18,7 @@ def scaled_dot_product_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """`torch.nn.functional.scaled_dot_product_attention` by this library's kernels: same arguments, same rules.
+    """`torch.nn.functional.scaled_dot_product_attention` by this library's kernels, same arguments and rules.
 
     Args:
         query, key, value: (..., heads, length, features), of 2 dimensions or more; what lies before length
@@ -37,8 +37,8 @@ def scaled_dot_product_attention(
     Raises: RuntimeError where shapes, formats or devices do not fit together, and for attn_mask together with
         is_causal, as PyTorch documents it; NotImplementedError, with the reason, for what `unserved` names.
 
-    Derivatives, memory and cost: those of `attention`. Dimensions that broadcast are not copied in calls of up
-    to 4 dimensions.
+    Derivatives, memory and cost: those of `attention`. Dimensions that broadcast are not copied in calls of
+    up to 4 dimensions.
     """
     _together(query, key, value, attn_mask, dropout_p, is_causal)
     reason = unserved(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
@@ -82,7 +82,7 @@ def unserved(
             return f"{name} is {str(t.dtype).removeprefix('torch.')}, which is not served"
     if attn_mask is not None and is_causal:
         return "attn_mask and is_causal are both given"
-    if not query.dtype == key.dtype == value.dtype and not torch.is_autocast_enabled(query.device.type):
+    if not query.dtype == key.dtype == value.dtype and not mode.autocast(query.device.type):
         return f"query, key and value are {query.dtype}, {key.dtype} and {value.dtype}"
     if query.ndim and value.ndim and (query.shape[-1] > MOST_FEATURES or value.shape[-1] > MOST_FEATURES):
         return f"a head has more than {MOST_FEATURES} features"
@@ -101,15 +101,15 @@ def _together(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, 
     if attn_mask is not None and not isinstance(attn_mask, torch.Tensor):
         checks.any_tensor(attn_mask, "attn_mask")
     checks.same_device(query=query, key=key, value=value, attn_mask=attn_mask)
-    if not query.dtype == key.dtype == value.dtype and not torch.is_autocast_enabled(query.device.type):
+    if not query.dtype == key.dtype == value.dtype and not mode.autocast(query.device.type):
         raise RuntimeError(
             f"query, key and value are {query.dtype}, {key.dtype} and {value.dtype}: one format would do"
         )
     if attn_mask is not None:
-        if attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
-            if not torch.is_autocast_enabled(query.device.type):
-                would = f"torch.bool, torch.float32 or query's, {query.dtype}, would do"
-                raise RuntimeError(f"attn_mask is {attn_mask.dtype}: {would}")
+        casts = mode.autocast(query.device.type)
+        if not casts and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+            would = f"torch.bool, torch.float32 or query's, {query.dtype}, would do"
+            raise RuntimeError(f"attn_mask is {attn_mask.dtype}: {would}")
         if is_causal:
             raise RuntimeError(
                 "attn_mask is given and is_causal is True: one would do, a mask with the triangle in it"
@@ -152,14 +152,14 @@ def _broadcast(
     heads = shapes[0][-1]
     if not (gqa and groups and heads % groups == 0):
         heads = _common(((heads,), (groups,)), q, k, v)[0]
-    flat = (
+    plain = q.ndim == k.ndim == v.ndim == 2
+    q, k, v = (
         t.expand(*batch, n, *t.shape[-2:]).reshape(math.prod(batch), n, *t.shape[-2:])
         for t, n in ((q, heads), (k, groups), (v, groups))
     )
     if mask is not None:
         mask = _mask(mask, (*batch, heads, q.shape[-2], k.shape[-2]))
-    plain = q.ndim == k.ndim == v.ndim == 2
-    return (*flat, mask, () if plain else (*batch, heads))  # type: ignore[return-value]  # three of flat
+    return q, k, v, mask, () if plain else (*batch, heads)
 
 
 def _mask(mask: torch.Tensor, scores: _Shape) -> torch.Tensor:
@@ -167,10 +167,8 @@ def _mask(mask: torch.Tensor, scores: _Shape) -> torch.Tensor:
     if mask.ndim > len(scores) or any(
         n not in (1, m) for n, m in zip(reversed(mask.shape), reversed(scores), strict=False)
     ):
-        raise RuntimeError(
-            f"attn_mask has shape {tuple(mask.shape)}: one that broadcasts to {scores}, (..., queries, keys), "
-            f"would do"
-        )
+        would = f"one that broadcasts to {scores}, (..., queries, keys), would do"
+        raise RuntimeError(f"attn_mask has shape {tuple(mask.shape)}: {would}")
     mask = mask.reshape((1,) * (max(len(scores), 4) - mask.ndim) + tuple(mask.shape))
     before, after = tuple(mask.shape[:-3]), mask.shape[-3:]
     if all(n == 1 for n in before):
@@ -184,6 +182,6 @@ def _common(shapes: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> _
     except RuntimeError as error:
         raise RuntimeError(
             f"query, key and value have shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}: "
-            f"dimensions before length that broadcast, or with enable_gqa a number of heads that is a multiple "
-            f"of key's and value's, would do"
+            f"dimensions before length that broadcast, or with enable_gqa a multiple of key's and value's "
+            f"heads, would do"
         ) from error

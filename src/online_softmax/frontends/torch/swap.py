@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
 from typing import Any, Final
@@ -13,12 +12,18 @@ from . import swap_functions
 from .swap_functions import FLAGS, NAMES
 
 _LOCK: Final = threading.RLock()
-_COUNT: Final = itertools.count(1)
 #: The last word said outside of contexts: when, and whether on.
-_base: Final[dict[str, tuple[int, bool]]] = {name: (0, False) for name in NAMES}
+_base: Final[dict[str, tuple[int, bool]]] = dict.fromkeys(NAMES, (0, False))
 #: Contexts that are entered, each with its names, when it was entered, and whether on.
 _entered: Final[list[tuple[Any, tuple[str, ...], int, bool]]] = []
-_installed = False
+
+
+class _State:
+    installed = False
+    said = 0  # how often something was
+
+
+_state: Final = _State()
 
 
 class _Switch:
@@ -28,26 +33,43 @@ class _Switch:
 
     def __init__(self, *names: str) -> None:
         self._names = _names(names)
+        self._flags: list[list[bool]] = []
+        if torch.compiler.is_compiling():
+            if not _state.installed:
+                raise RuntimeError(
+                    "enable and disable work in compiled code once one of them was called outside of it"
+                )
+            return
         with _LOCK:
             _install()
             self._before: dict[str, tuple[int, bool]] | None = {n: _base[n] for n in self._names}
-            self._said = next(_COUNT)
+            self._said = _next()
             for name in self._names:
                 _base[name] = (self._said, self.on)
             _settle()
 
     def __enter__(self) -> _Switch:
+        if torch.compiler.is_compiling():
+            # While code is traced, flags alone: they are put back before it runs, and nobody else sees them.
+            self._flags.append([getattr(FLAGS, name) for name in self._names])
+            for name in self._names:
+                setattr(FLAGS, name, self.on)
+            return self
         with _LOCK:
             if self._before is not None:  # what it said, it said for the context alone
                 for name, before in self._before.items():
                     if _base[name][0] == self._said:
                         _base[name] = before
                 self._before = None
-            _entered.append((self, self._names, next(_COUNT), self.on))
+            _entered.append((self, self._names, _next(), self.on))
             _settle()
         return self
 
     def __exit__(self, *_: object) -> None:
+        if torch.compiler.is_compiling():
+            for name, flag in zip(self._names, self._flags.pop(), strict=True):
+                setattr(FLAGS, name, flag)
+            return
         with _LOCK:
             at = max(i for i, (who, *_) in enumerate(_entered) if who is self)
             del _entered[at]
@@ -81,16 +103,20 @@ class enable(_Switch):
         (log_)softmax       no dim; out=; dtype= of another format
         logsumexp           dim=(); out=
         cross_entropy       size_average=, reduce=; label_smoothing=1; no classes; a weight that requires a
-                            gradient or is not finite; probabilities below 0 or of another format than the logits
+                            gradient or is not finite; probabilities below 0 or of another format than logits
         attention           what `unserved` of this package's attention says
 
     A call that PyTorch refuses is handed to it, and refused in its words. Where values are not at hand, in
     compiled code, probabilities below 0 and weights that are not finite raise ValueError when it runs.
 
     Compiled code: the choice is looked up while code is traced and guarded on, so code that was compiled with
-    the library in place is compiled again without it, and the other way round. The first call of all puts
+    the library in place is compiled again without it, and the other way round. Where code was traced in a way
+    that leaves no guard (torch.nn.CrossEntropyLoss made within it; torch.export), the next change drops all
+    that is compiled (torch.compiler.reset). The first call of all puts
     functions of ours where PyTorch's are, which stay there and pass calls on; what was compiled before knows
-    nothing of them and is dropped, once (torch.compiler.reset).
+    nothing of them and is dropped, once (torch.compiler.reset). Inside of compiled code `with enable():`
+    holds for what is traced there; a plain call says nothing there. torch.jit.script compiles what uses these
+    functions before that first call only.
 
     The choice holds for the whole process, whatever thread makes it. Contexts may be nested and overlap, and
     one object may be entered again; the last word said counts, until its context ends.
@@ -117,8 +143,15 @@ def enabled(name: str | None = None) -> bool | tuple[str, ...]:
 def _names(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in NAMES:
-            raise ValueError(f"{name!r} is no function that is swapped: {', '.join(map(repr, NAMES))} would do")
+            raise ValueError(
+                f"{name!r} is no function that is swapped: {', '.join(map(repr, NAMES))} would do"
+            )
     return tuple(dict.fromkeys(names)) or NAMES
+
+
+def _next() -> int:
+    _state.said += 1
+    return _state.said
 
 
 def _settle() -> None:
@@ -127,21 +160,20 @@ def _settle() -> None:
         for name in names:
             if when > latest[name][0]:
                 latest[name] = (when, on)
-    for name, (_, on) in latest.items():
-        setattr(FLAGS, name, on)
-    FLAGS.attention = FLAGS.softmax or FLAGS.scaled_dot_product_attention
+    changed = [name for name, (_, on) in latest.items() if getattr(FLAGS, name) != on]
+    for name in changed:
+        setattr(FLAGS, name, not getattr(FLAGS, name))
+    if changed and FLAGS.traced_whole:
+        FLAGS.traced_whole = False
+        torch.compiler.reset()
 
 
 def _install() -> None:
-    global _installed
-    if _installed:
+    if _state.installed:
         return
     for module, name, ours, theirs in swap_functions.PLACES:
-        ours.__name__ = ours.__qualname__ = name
         ours.__doc__ = theirs.__doc__
-        # torch.jit.script compiles what a function says it stands for.
-        vars(ours).update({"__script_if_tracing_wrapper": True, "__original_fn": theirs})
         setattr(module, name, ours)
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
-    _installed = True
+    _state.installed = True

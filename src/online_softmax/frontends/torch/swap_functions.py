@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import importlib
 import logging
+import sys
 import threading
 import types
-from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
-from . import losses, mode, rows
-
-Tensor = torch.Tensor
+from . import losses, mode, rows, sdpa
 
 NAMES: Final = ("softmax", "log_softmax", "logsumexp", "cross_entropy", "scaled_dot_product_attention")
 _LOG: Final = logging.getLogger("online_softmax")
@@ -34,7 +33,9 @@ class Flags:
     def __init__(self) -> None:
         for name in NAMES:
             setattr(self, name, False)
-        self.attention = False  # of softmax and scaled_dot_product_attention, either
+        #: Whether a stand-in was traced as one piece: then nothing guards on the flags. PyTorch's compiler
+        #: does so where torch.nn.CrossEntropyLoss is made within compiled code.
+        self.traced_whole = False
 
 
 FLAGS: Any = Flags()
@@ -53,10 +54,52 @@ class _Originals:
     logsumexp = staticmethod(torch.logsumexp)
 
 
-def _plain_types() -> tuple[type, ...]:
-    """Tensors that hold numbers, and those that stand for them while PyTorch traces: there is no public name
-    for the latter. Where they are not found such calls go to PyTorch."""
-    found = [torch.Tensor, torch.nn.Parameter]
+def _inlined(function: Any) -> Any:
+    """A second function of the same code. torch.compile takes PyTorch's own as one piece that it calls by
+    its name, where ours stands now; this one it looks into."""
+    twin = types.FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    twin.__kwdefaults__ = function.__kwdefaults__
+    return twin
+
+
+def _method(name: str) -> Any:
+    """torch.softmax and such as methods of tensors, which have no stand-ins."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "input" in kwargs:
+            kwargs = dict(kwargs)
+            args = (kwargs.pop("input"), *args)
+        return getattr(args[0], name)(*args[1:], **kwargs)
+
+    return staticmethod(call)
+
+
+class _Traced(_Originals):
+    """The same for compiled code."""
+
+    softmax = staticmethod(_inlined(functional.softmax))
+    log_softmax = staticmethod(_inlined(functional.log_softmax))
+    cross_entropy = staticmethod(_inlined(functional.cross_entropy))
+    multi_head_attention_forward = staticmethod(_inlined(functional.multi_head_attention_forward))
+    torch_softmax = _method("softmax")
+    torch_log_softmax = _method("log_softmax")
+    logsumexp = _method("logsumexp")
+
+
+def _theirs() -> type[_Originals]:
+    return _Traced if torch.compiler.is_compiling() else _Originals
+
+
+def _stand_ins() -> tuple[type, ...]:
+    """Tensors that stand for others while PyTorch traces: there is no public name for them. Where they are
+    not found such calls go to PyTorch."""
+    found = []
     for module, name in (("fake_tensor", "FakeTensor"), ("functional_tensor", "FunctionalTensor")):
         try:
             found.append(getattr(importlib.import_module(f"torch._subclasses.{module}"), name))
@@ -65,7 +108,9 @@ def _plain_types() -> tuple[type, ...]:
     return tuple(found)
 
 
-_TYPES: Final = _plain_types()
+_STAND_INS: Final = _stand_ins()
+_TYPES: Final = (torch.Tensor, torch.nn.Parameter, *_STAND_INS)
+_INNER: Final = ("torch._decomp", "torch._refs", "torch._meta_registrations")
 _MAY_HAVE_NAMES: Final = hasattr(torch.Tensor, "has_names")  # dimensions had, until PyTorch 2.12
 _TOLD: Final[set[tuple[str, str]]] = set()
 _TELLING: Final = threading.Lock()
@@ -80,6 +125,20 @@ def _told(name: str, why: str) -> bool:
         _TOLD.add((name, why))
     _LOG.warning("%s: %s; PyTorch's own is called, here and wherever that is so again", name, why)
     return True
+
+
+def _on(name: str, x: Any) -> bool:
+    """Whether a function is on. `x`: its first argument."""
+    if type(x) in _STAND_INS:
+        # PyTorch decomposes its own operations into these functions: that is not code to be changed.
+        if str(sys._getframe(2).f_globals.get("__name__")).startswith(_INNER):
+            return False
+        FLAGS.traced_whole = True
+    return bool(getattr(FLAGS, name))
+
+
+def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0] if args else kwargs.get("input")
 
 
 def _refused(name: str, why: str | None) -> bool:
@@ -134,14 +193,14 @@ def _map_reason(x: Any, dim: Any, dtype: Any) -> str | None:
 
 
 def softmax(input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
-    if not FLAGS.softmax or _refused("softmax", _map_reason(input, dim, dtype)):
-        return _Originals.softmax(input, dim, _stacklevel + 1, dtype)
+    if not _on("softmax", input) or _refused("softmax", _map_reason(input, dim, dtype)):
+        return _theirs().softmax(input, dim, _stacklevel + 1, dtype)
     return rows.softmax(input if dtype is None else input.to(dtype), dim)
 
 
 def log_softmax(input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
-    if not FLAGS.log_softmax or _refused("log_softmax", _map_reason(input, dim, dtype)):
-        return _Originals.log_softmax(input, dim, _stacklevel + 1, dtype)
+    if not _on("log_softmax", input) or _refused("log_softmax", _map_reason(input, dim, dtype)):
+        return _theirs().log_softmax(input, dim, _stacklevel + 1, dtype)
     return rows.log_softmax(input if dtype is None else input.to(dtype), dim)
 
 
@@ -157,21 +216,23 @@ def _map_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, 
 
 
 def torch_softmax(*args: Any, **kwargs: Any) -> Any:
-    call = _map_call(args, kwargs) if FLAGS.softmax else None
+    on = _on("softmax", _first(args, kwargs))
+    call = _map_call(args, kwargs) if on else None
     if call is None or _refused("softmax", _map_reason(*call)):
-        if FLAGS.softmax and "out" in kwargs:
+        if on and "out" in kwargs:
             _told("softmax", "out=")
-        return _Originals.torch_softmax(*args, **kwargs)
+        return _theirs().torch_softmax(*args, **kwargs)
     x, dim, dtype = call
     return rows.softmax(x if dtype is None else x.to(dtype), dim)
 
 
 def torch_log_softmax(*args: Any, **kwargs: Any) -> Any:
-    call = _map_call(args, kwargs) if FLAGS.log_softmax else None
+    on = _on("log_softmax", _first(args, kwargs))
+    call = _map_call(args, kwargs) if on else None
     if call is None or _refused("log_softmax", _map_reason(*call)):
-        if FLAGS.log_softmax and "out" in kwargs:
+        if on and "out" in kwargs:
             _told("log_softmax", "out=")
-        return _Originals.torch_log_softmax(*args, **kwargs)
+        return _theirs().torch_log_softmax(*args, **kwargs)
     x, dim, dtype = call
     return rows.log_softmax(x if dtype is None else x.to(dtype), dim)
 
@@ -194,8 +255,8 @@ def _sum_reason(x: Any, dim: Any, keepdim: Any) -> str | None:
 
 
 def logsumexp(*args: Any, **kwargs: Any) -> Any:
-    if not FLAGS.logsumexp:
-        return _Originals.logsumexp(*args, **kwargs)
+    if not _on("logsumexp", _first(args, kwargs)):
+        return _theirs().logsumexp(*args, **kwargs)
     given = dict(zip(("input", "dim", "keepdim"), args, strict=False))
     rest = {name: value for name, value in kwargs.items() if name not in given}
     given.update(rest)
@@ -208,7 +269,7 @@ def logsumexp(*args: Any, **kwargs: Any) -> Any:
             why = "out="
         if not _refused("logsumexp", why):
             return rows.logsumexp(given["input"], given["dim"], keepdim=keepdim)
-    return _Originals.logsumexp(*args, **kwargs)
+    return _theirs().logsumexp(*args, **kwargs)
 
 
 # ---- cross-entropy
@@ -231,7 +292,10 @@ def _loss_reason(
     if smoothing == 1:
         return "label_smoothing=1"
     at = 1 if x.ndim > 1 else 0
-    return _format_reason(x) or _target_reason(x, target, at, ignore_index) or _weight_reason(x, weight, at)
+    why = _format_reason(x)
+    if why is None:
+        why = _target_reason(x, target, at, ignore_index)
+    return _weight_reason(x, weight, at) if why is None else why
 
 
 def _target_reason(x: Tensor, target: Tensor, at: int, ignore_index: int) -> str | None:
@@ -266,7 +330,7 @@ def cross_entropy(
     input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: Any = -100,
     reduce: Any = None, reduction: Any = "mean", label_smoothing: Any = 0.0,
 ) -> Any:  # fmt: skip
-    if FLAGS.cross_entropy:
+    if _on("cross_entropy", input):
         legacy = size_average is not None or reduce is not None
         why = _loss_reason(input, target, weight, legacy, ignore_index, reduction, label_smoothing)
         if not _refused("cross_entropy", why):
@@ -276,18 +340,12 @@ def cross_entropy(
             )  # fmt: skip
             # Autocast has PyTorch compute a loss in float32; else it has the format of its logits.
             return loss if torch.is_autocast_enabled("cpu") else loss.to(input.dtype)
-    return _Originals.cross_entropy(
+    return _theirs().cross_entropy(
         input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing
     )
 
 
 # ---- attention
-
-
-def _served_attention() -> tuple[Callable[..., Any], Callable[..., str | None]]:
-    from . import sdpa
-
-    return sdpa.scaled_dot_product_attention, sdpa.unserved
 
 
 def scaled_dot_product_attention(
@@ -296,38 +354,20 @@ def scaled_dot_product_attention(
 ) -> Any:  # fmt: skip
     call = (query, key, value, attn_mask, dropout_p, is_causal)
     options = {"scale": scale, "enable_gqa": enable_gqa}
-    if FLAGS.scaled_dot_product_attention:
-        serve, unserved = _served_attention()
-        why = next(
-            (
-                found
-                for found in map(_tensor_reason, call[:3] if attn_mask is None else call[:4])
-                if found is not None
-            ),
-            None,
-        )
-        if not _refused("scaled_dot_product_attention", why or unserved(*call, **options)):
-            return serve(*call, **options)
-    return _Originals.scaled_dot_product_attention(*call, **options)
-
-
-def _inlined(function: Any) -> Any:
-    """A second function of the same code. torch.compile takes the first as one piece, traced once with
-    whatever it then calls; this one it looks into, and sees what is on."""
-    twin = types.FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
-    twin.__kwdefaults__ = function.__kwdefaults__
-    return twin
-
-
-_LOOKED_INTO: Final = _inlined(functional.multi_head_attention_forward)
+    if _on("scaled_dot_product_attention", query):
+        why = None
+        for t in call[:3] if attn_mask is None else call[:4]:
+            why = _tensor_reason(t) if why is None else why
+        if why is None:
+            why = sdpa.unserved(*call, **options)
+        if not _refused("scaled_dot_product_attention", why):
+            return sdpa.scaled_dot_product_attention(*call, **options)
+    return _theirs().scaled_dot_product_attention(*call, **options)
 
 
 def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
-    if FLAGS.attention:
-        return _LOOKED_INTO(*args, **kwargs)
-    return _Originals.multi_head_attention_forward(*args, **kwargs)
+    """PyTorch's own in any case: compiled code has to see what it calls."""
+    return _theirs().multi_head_attention_forward(*args, **kwargs)
 
 
 #: Where each goes: module, name there, what stands in, PyTorch's own.

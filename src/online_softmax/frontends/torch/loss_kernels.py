@@ -1,0 +1,166 @@
+"""Cross-entropy of tensors in CPU memory."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ... import cpu, cpu_losses
+from ...loss_rules import Rule
+from .. import losses as arrays
+from . import memory, mode
+from .loss_options import MEAN, NONE, Options, wide_of
+
+#: What is asked for beside the loss, as bits.
+LSE, ENTROPY, RANK = 1, 2, 4
+NOTHING: Final = (0,)
+OPTIONS: Final = len(Options._fields)
+LOSS_COUNT: Final = 5 + OPTIONS
+
+
+def keywords(weight: Tensor | None, row_weight: Tensor | None, o: Options) -> dict[str, Any]:
+    return {
+        "axis": o.axis,
+        "weight": memory.optional(weight),
+        "row_weight": memory.optional(row_weight),
+        "threads": mode.threads(),
+        **o.keywords(),
+    }
+
+
+def number(value: Any) -> Tensor:
+    """A result of a NumPy face, which may be a lone number."""
+    return memory.tensor(np.asarray(value))
+
+
+_CODES: Final = {
+    dtype: cpu.CODES[memory.NUMPY[dtype]]
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+}
+
+
+def loss(
+    logits: Tensor, targets: Tensor, weight: Tensor | None, row_weight: Tensor | None, made: int, *o: Any
+) -> tuple[Tensor, Tensor]:
+    options = Options(*o)
+    if not made and weight is None and row_weight is None:
+        short = of_indices(logits, targets, options, None)
+        if short is not None:
+            return short, short.new_empty(NOTHING)
+    found = arrays.cross_entropy(
+        memory.array(logits),
+        memory.array(targets),
+        return_lse=bool(made),
+        **keywords(weight, row_weight, options),
+    )
+    if made:
+        return number(found.loss), number(found.lse)
+    result = number(found)
+    return result, result.new_empty(NOTHING)
+
+
+def loss_and_gradient(
+    logits: Tensor, targets: Tensor, weight: Tensor | None, row_weight: Tensor | None, o: Options
+) -> tuple[Tensor, Tensor]:
+    """A loss that is reduced, and its gradient."""
+    to = memory.empty_like(logits)
+    if weight is None and row_weight is None:
+        short = of_indices(logits, targets, o, to)
+        if short is not None:
+            return short, to
+    found = arrays.cross_entropy_with_gradient(
+        memory.array(logits), memory.array(targets), out=memory.array(to), **keywords(weight, row_weight, o)
+    )
+    return number(found.loss), to
+
+
+def of_indices(logits: Tensor, targets: Tensor, o: Options, to: Tensor | None) -> Tensor | None:
+    """The everyday case, with as little around the kernel as there can be: class indices without weights.
+
+    The loss, and its gradient in `to`; None, and nothing done, for what goes by the NumPy face: what it
+    would refuse among the rest.
+    """
+    code = _CODES.get(logits.dtype)
+    if code is None or targets.dtype != torch.int64 or not logits.numel() or logits.is_neg():
+        return None
+    index = np.ascontiguousarray(targets.numpy()).reshape(-1)
+    classes, count = logits.shape[o.axis], len(index)
+    low, high = index.min(), index.max()
+    if low < 0 or 0 <= o.ignore_index < classes:
+        ignored = index == o.ignore_index
+        index = np.where(ignored, cpu_losses.IGNORED, index)
+        left_out = int(np.count_nonzero(ignored))
+        count -= left_out
+        if np.count_nonzero(index < 0) != left_out:
+            return None
+    if high >= classes or not count:
+        return None
+    rows = np.zeros(len(index))
+    cpu_losses.of_indices(
+        cpu.plan_of(None, "auto", mode.threads(), "exact"),
+        (logits.data_ptr(), logits.shape, _strides(logits), code),
+        o.axis,
+        Rule(*o.smoothing(classes), o.z_loss, o.softcap, 1 / o.temperature),
+        cpu.address(index),
+        rows,
+        None if to is None else (to.data_ptr(), _strides(to)),
+        np.asarray(1.0 / count if o.reduction == MEAN else 1.0),
+    )
+    wide = np.float64 if logits.dtype == torch.float64 else np.float32
+    if o.reduction == NONE:
+        return torch.from_numpy(rows.astype(wide)).view(targets.shape)
+    total = rows.sum()
+    return torch.from_numpy(np.asarray(wide(total / count if o.reduction == MEAN else total)))
+
+
+def _strides(t: Tensor) -> tuple[int, ...]:
+    size = t.itemsize
+    return tuple(size * stride for stride in t.stride())
+
+
+def gradient(
+    dloss: Tensor, dlse: Tensor | None, logits: Tensor, targets: Tensor, weight: Tensor | None,
+    row_weight: Tensor | None, *o: Any,
+) -> Tensor:  # fmt: skip
+    to = memory.empty_like(logits)
+    arrays.cross_entropy_backward(
+        memory.array(dloss),
+        memory.array(logits),
+        memory.array(targets),
+        dlse=memory.optional(dlse),
+        out=memory.array(to),
+        **keywords(weight, row_weight, Options(*o)),
+    )
+    return to
+
+
+def report(
+    logits: Tensor, targets: Tensor, weight: Tensor | None, row_weight: Tensor | None, tokens: Tensor | None,
+    kl_to: Tensor | None, made: int, *o: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    riders = tuple(name for name, bit in (("entropy", ENTROPY), ("rank", RANK)) if made & bit)
+    found = arrays.cross_entropy(
+        memory.array(logits),
+        memory.array(targets),
+        return_lse=True,
+        riders=riders or ("entropy",),
+        tokens=memory.optional(tokens),
+        kl_to=memory.optional(kl_to),
+        **keywords(weight, row_weight, Options(*o)),
+    )
+    wide, whole = wide_of(logits), torch.int64
+
+    def one(value: Any, dtype: torch.dtype = wide, wanted: bool = True) -> Tensor:
+        return number(value) if wanted and value is not None else torch.empty(NOTHING, dtype=dtype)
+
+    return (
+        one(found.loss),
+        one(found.lse),
+        one(found.entropy, wanted=bool(made & ENTROPY)),
+        one(found.rank, whole),
+        one(found.log_probabilities),
+        one(found.divergence),
+    )
