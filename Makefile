@@ -42,6 +42,7 @@ examples: $(VENV)/.package $(VENV)/.extra-examples ## a real model, a paged cach
 	$(BIN)/python examples/paged_decode.py
 	$(BIN)/python examples/long_document.py $(if $(QUICK),--tokens 8192)
 	$(BIN)/python examples/train_language_model.py $(if $(QUICK),--steps 4)
+	$(BIN)/python examples/jax_attention.py $(if $(QUICK),--steps 4)
 	$(BIN)/python examples/transformers_minilm.py
 
 exhaustive: $(EXHAUSTIVE) ## every pair of 16-bit values: exp, softmax, log-sum-exp, merge (ALL=1: every kernel, QUICK=1: every 127th)
@@ -66,6 +67,7 @@ bench: $(VENV)/.package $(VENV)/.extra-bench ## ratios to the peers and to this 
 	$(BIN)/python -m benchmarks.attention_accuracy $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.losses $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.products $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.jax_rows $(BENCH_FLAGS)
 	$(if $(QUICK),,$(BIN)/online-softmax report > benchmarks/results/report.txt)
 	$(BIN)/python -m benchmarks.table $(BENCH_FLAGS) $(if $(QUICK),,--readme README.md)
 

@@ -278,6 +278,7 @@ NB_MODULE(_core, m) {
   bind_product(m);
   bind_scans(m);
   bind_sample(m);
+  bind_jax(m);
   bind_tensor(m);
   m.def("normalize_array", &normalize_array);
   m.def("exp_array", &exp_array);

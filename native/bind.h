@@ -25,4 +25,5 @@ void bind_losses(nanobind::module_& m);
 void bind_product(nanobind::module_& m);
 void bind_scans(nanobind::module_& m);
 void bind_sample(nanobind::module_& m);
+void bind_jax(nanobind::module_& m);
 void bind_tensor(nanobind::module_& m);

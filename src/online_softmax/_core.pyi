@@ -98,3 +98,4 @@ def groups_array(
     plan: Plan, op: int, dtype: int, shape: Sequence[int], axis: int, offsets: int, groups: int, x: int,
     x_strides: Sequence[int], y: int, y_strides: Sequence[int], first: int, single: bool, /,
 ) -> None: ...  # fmt: skip
+def jax_targets(plan: Plan, /) -> dict[str, Any]: ...

@@ -383,7 +383,8 @@ def exp(x: Array, *, isa: str | None = None) -> Array:
 
 
 def info() -> dict[str, Any]:
-    """What is in force and why: instruction set, algorithm, threads, caches and result pool (bytes).
+    """What is in force and why: instruction set, algorithm, threads, caches, whether XLA can call the
+    core, and the result pool (bytes).
 
     The pool keeps the memory of released results of 1 MiB and more, up to `pool_limit`, so that the next
     result costs no page faults; `pool_kept` of it is held now.
@@ -392,6 +393,7 @@ def info() -> dict[str, Any]:
     def because(variable: str, otherwise: str) -> str:
         return f"{variable} was set at the first call" if variable in _DEFAULTS.set_by else otherwise
 
+    built = bool(_core.jax_targets(plan_of(None, "auto", None, "exact")))
     return {
         "cpu": host.model(),
         "isa": default_isa(),
@@ -405,6 +407,8 @@ def info() -> dict[str, Any]:
         "threads": default_threads(),
         "threads_reason": because("ONLINE_SOFTMAX_THREADS", "cores this process may run on"),
         "caches": host.caches(),
+        "jax_ffi": built,
+        "jax_ffi_reason": f"built {'with' if built else 'without'} jaxlib's headers",
         "pool_kept": _core.pool_kept(),
         "pool_limit": _core.pool_limit(),
     }

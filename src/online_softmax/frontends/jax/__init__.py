@@ -1,0 +1,1 @@
+"""The functions on JAX arrays: imported by `online_softmax.jax` alone."""
