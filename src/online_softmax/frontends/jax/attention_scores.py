@@ -207,7 +207,7 @@ def scores_of(
 
 def product(formula: str, a: Array, b: Array, wide: Any, *, narrow: bool = False) -> Array:
     """An einsum in `wide`. Operands of 16 bits go in as they are where both are, and their products are
-    exact; float32 is not rounded to fewer bits, as accelerators would, unless `narrow`: it is made of such."""
+    exact; float32 is not rounded to fewer bits, as accelerators would, unless `narrow`: made of such."""
     narrow = narrow or a.dtype.itemsize < 4 or b.dtype.itemsize < 4
     if a.dtype != b.dtype:
         a, b = a.astype(wide), b.astype(wide)

@@ -158,11 +158,12 @@ def _total(
 @_total.defjvp
 def _total_jvp(options: Options, memory: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
     """Linear in the tangents by gradients: in reverse mode these are all that is kept."""
-    loss, *gradients = _gradients(*primals, options, memory)
-    kept = jnp.where(primals[4] == options.ignore_index, 0, loss)
+    hidden, weight, bias, factors, index, class_weight = primals
+    loss, *gradients = _gradients(hidden, weight, bias, factors, index, class_weight, options, memory)
+    kept = jnp.where(index == options.ignore_index, 0, loss)
     pairs = [(kept, tangents[3]), *zip(gradients, tangents[:3], strict=True)]
     moved = sum(jnp.sum(g * t.astype(g.dtype)) for g, t in pairs if g is not None)
-    return jnp.sum(kept * primals[3]), moved
+    return jnp.sum(kept * factors), moved
 
 
 def _gradients(
