@@ -383,8 +383,8 @@ def exp(x: Array, *, isa: str | None = None) -> Array:
 
 
 def info() -> dict[str, Any]:
-    """What is in force and why: instruction set, algorithm, threads, caches, whether XLA can call the core, and
-    the result pool (bytes).
+    """What is in force and why: instruction set, algorithm, threads, caches, whether XLA can call the
+    core, and the result pool (bytes).
 
     The pool keeps the memory of released results of 1 MiB and more, up to `pool_limit`, so that the next
     result costs no page faults; `pool_kept` of it is held now.

@@ -61,26 +61,26 @@ def attention(
             derivatives.
         dropout_p: each weight is dropped with this probability, below 1, the others are divided by
             1 - dropout_p.
-        seed: of dropout: an integer from 0 to 2**64 - 1, an integer array of no axes, two words (high, low) of
-            uint32, or a key of jax.random. Which weights are dropped follows from (seed, batch, head, query, key)
-            alone, as `online_softmax.dropout_mask` has it; `vmap` does not count as batch.
+        seed: of dropout: an integer from 0 to 2**64 - 1, an integer array of no axes, two words (high, low)
+            of uint32, or a key of jax.random. Which weights are dropped follows from (seed, batch, head,
+            query, key) alone, as `online_softmax.dropout_mask` has it; `vmap` does not count as batch.
         return_lse: Attention(output, lse), with the log-sum-exps of the scores, q's shape without features,
             float32 (float64 for float64), sinks included.
         layout: "BHSD" for (batch, heads, length, d) in all of q, k, v, output and lse.
 
     All but the arrays and the seed must be known when the computation is built.
 
-    Returns: the output, in q's format, or Attention(output, lse). A query that sees nothing gets 0, with an lse
-        of -inf (of its sink, where there is one). Differentiable in q, k, v, bias and sinks, forward and reverse,
-        to any order.
+    Returns: the output, in q's format, or Attention(output, lse). A query that sees nothing gets 0, with an
+        lse of -inf (of its sink, where there is one). Differentiable in q, k, v, bias and sinks, forward and
+        reverse, to any order.
 
     Raises: TypeError and ValueError, naming the argument, when the call is traced; ValueError too for more
         than 1024 features a head.
 
-    Cost: as `online_softmax.attention` on a CPU, 2.5 times that for the gradient (3.5 with bias), neither with
-        memory for the scores. Tangents of forward mode go by blocks of keys in JAX's own operations. A
-        derivative of the gradient keeps what reverse mode keeps of these: up to the matrix of scores. Where the
-        bias is broadcast and a batch is cut over devices, its gradient is summed over them.
+    Cost: as `online_softmax.attention` on a CPU, 2.5 times that for the gradient (3.5 with bias), neither
+        with memory for the scores. Tangents of forward mode go by blocks of keys in JAX's own operations. A
+        derivative of the gradient keeps what reverse mode keeps of these: up to the matrix of scores. Where
+        the bias is broadcast and a batch is cut over devices, its gradient is summed over them.
     """
     left, right = _window(window)
     static = _Static(
@@ -154,7 +154,7 @@ def _attention(arrays: dict[str, Array], *, static: _Static) -> tuple[Array, Arr
             raise TypeError(f"{name} is {given[name].dtype} and q is {result}: one format for all would do")
     rank = given["q"].ndim
     four = {name: _four(checks.computed(a), name, static.bshd, rank) for name, a in given.items()}
-    batch, heads, groups, queries, keys = _sizes(four, static.bshd)
+    batch, heads, queries, keys = _sizes(four, static.bshd)
     wide = wide_dtype(four["q"].dtype)
     scores = (batch, heads, queries, keys)
     operands = dict(four)
@@ -214,8 +214,8 @@ def _four(array: Array, name: str, bshd: bool, rank: int) -> Array:
     return array[None] if rank == 3 else array
 
 
-def _sizes(four: dict[str, Array], bshd: bool) -> tuple[int, int, int, int, int]:
-    """Batch, heads, key heads, queries and keys, which fit together."""
+def _sizes(four: dict[str, Array], bshd: bool) -> tuple[int, int, int, int]:
+    """Batch, heads, queries and keys, which fit together."""
     at, along = (2, 1) if bshd else (1, 2)
     (q, k, v) = (four[name].shape for name in "qkv")
     if not q[0] == k[0] == v[0]:
@@ -234,7 +234,7 @@ def _sizes(four: dict[str, Array], bshd: bool) -> tuple[int, int, int, int, int]
     for name, size in (("q", q[3]), ("v", v[3])):
         if size > MOST_FEATURES:
             raise ValueError(f"{name} has {size} features a head: up to {MOST_FEATURES} would do")
-    return q[0], heads, groups, q[along], k[along]
+    return q[0], heads, q[along], k[along]
 
 
 def _of_scores(value: Array, name: str, scores: tuple[int, ...], rank: int) -> Array:

@@ -17,7 +17,7 @@ def in_order(options: Any) -> tuple[str, ...]:
 
 
 def gradient_factors(operands: tuple[Array, ...], options: Any, wrt: tuple[str, ...]) -> Factors:
-    """Of the gradient, whose operands are led by those of output and lse; of the forward where `wrt` is empty."""
+    """Of the gradient, whose operands are led by those of output and lse; of the forward without `wrt`."""
     m = len(options.smooth)
     names: tuple[str, ...] = in_order(options)
     if wrt:

@@ -276,8 +276,9 @@ _tangent = primitives.define(
     "online_softmax_attention_tangent", abstract=_tangents, in_jax=_tangent_in_jax, batch=_batch_tangent
 )
 _gradient = primitives.define(
-    "online_softmax_attention_gradient", abstract=_gradients, in_core=_gradient_in_core, in_jax=_gradient_in_jax,
-    batch=_batch_gradient, factors=lambda *operands, options, wrt: gradient_factors(operands, options, wrt),
+    "online_softmax_attention_gradient", abstract=_gradients, in_core=_gradient_in_core,
+    in_jax=_gradient_in_jax, batch=_batch_gradient,
+    factors=lambda *operands, options, wrt: gradient_factors(operands, options, wrt),
 )  # fmt: skip
 
 

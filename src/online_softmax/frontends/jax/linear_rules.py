@@ -54,7 +54,7 @@ def linear_in(
 def transposed_by(
     primitive: Primitive, linear: Callable[..., int], transpose: Callable[..., list[Array]]
 ) -> None:
-    """Reverse mode: `transpose(cotangents, others, **parameters)` gives a cotangent for each linear operand."""
+    """Reverse mode: `transpose(cotangents, others, **parameters)` gives one for each linear operand."""
 
     def rule(cotangents: Any, *operands: Any, **parameters: Any) -> Any:
         n = linear(**parameters)

@@ -171,7 +171,7 @@ _gradient = primitives.define(
     "online_softmax_loss_gradient", abstract=_of_gradient, in_core=_gradient_in_core, in_jax=_gradient_in_jax,
     batch=_batch_by("gradient", 4), factors=_gradient_factors,
 )  # fmt: skip
-_PRIMITIVES = {
+_PRIMITIVES: dict[str, tuple[Any, Any]] = {
     "loss": (_loss, _loss_in_jax),
     "tangent": (_tangent, _tangent_in_jax),
     "gradient": (_gradient, _gradient_in_jax),

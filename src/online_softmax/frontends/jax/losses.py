@@ -28,9 +28,9 @@ def cross_entropy(
 ) -> Any:  # fmt: skip
     """Cross-entropy of logits against class indices, in one read of the logits.
 
-    As `online_softmax.cross_entropy`, whose rule for the loss holds, with JAX's ways where they differ: classes
-    lie along the last axis unless `axis` says otherwise, and an index out of range gives NaN, because nothing
-    can be raised for a value that is not known yet.
+    As `online_softmax.cross_entropy`, whose rule for the loss holds, with JAX's ways where they differ:
+    classes lie along the last axis unless `axis` says otherwise, and an index out of range gives NaN, because
+    nothing can be raised for a value that is not known yet.
 
     Args:
         logits: (..., classes), real. Statistics and losses in float32, for float64 in float64.
@@ -50,8 +50,8 @@ def cross_entropy(
 
     All but the four arrays must be known when the computation is built.
 
-    Returns: a number, or the rows' shape for "none"; float32, float64 for float64 logits. Differentiable to any
-        order in logits and row_weight.
+    Returns: a number, or the rows' shape for "none"; float32, float64 for float64 logits. Differentiable to
+        any order in logits and row_weight.
 
     Raises: TypeError and ValueError, naming the argument, when the call is traced.
 
@@ -69,7 +69,8 @@ def cross_entropy(
     return _cross_entropy(
         checks.array(logits, "logits"), checks.array(targets, "targets"), _optional(weight, "weight"),
         _optional(row_weight, "row_weight"), axis=checks.integer(axis, "axis"), options=options,
-        reduction=checks.word(reduction, "reduction", REDUCTIONS), empty=checks.word(empty, "empty", ("nan", "zero")),
+        reduction=checks.word(reduction, "reduction", REDUCTIONS),
+        empty=checks.word(empty, "empty", ("nan", "zero")),
         return_lse=checks.flag(return_lse, "return_lse"),
     )  # fmt: skip
 

@@ -101,12 +101,13 @@ def define(
 
     Args:
         abstract: shapes and formats of the results from those of the operands.
-        in_core, in_jax: the operation by the native core, None where that has no way, and in JAX's own operations.
+        in_core: the operation by the native core, None where that has no way.
+        in_jax: the operation in JAX's own.
         batch: the batching rule.
         factors: from operands and parameters, for the native core.
 
-    All take the parameters as keywords. `in_core` gets `over` too, the mesh axes that each factor is cut along:
-    what it sums over a factor it has to sum over those.
+    All take the parameters as keywords. `in_core` gets `over` too, the mesh axes that each factor is cut
+    along: what it sums over a factor it has to sum over those.
     """
     primitive = Primitive(name)
     primitive.multiple_results = True
