@@ -57,7 +57,8 @@ class Run(NamedTuple):
     """What a run measured.
 
     moved: losses from parameters moved by a unit of roundoff, of jax.nn alone. seconds: of a step, the
-    median. planned: bytes of a step's temporaries in XLA's plan. peak: by how much the process's memory rose at most.
+    median. planned: bytes of a step's temporaries in XLA's plan. peak: by how much the process's memory rose
+    at most.
     """
 
     losses: list[float]
