@@ -106,9 +106,7 @@ def shares(label_smoothing: float, megatron: bool, classes: int) -> tuple[float,
     return 1 - e, e / max(classes, 1)
 
 
-def _row(
-    logits: Array, targets: Array, softcap: float | None, temperature: float, ignore_index: int
-) -> _Row:
+def _row(logits: Array, targets: Array, softcap: float | None, temperature: float, ignore_index: int) -> _Row:
     wide = wide_dtype(logits.dtype)
     x, classes = logits.astype(wide), logits.shape[-1]
     t = _signed(targets)[..., None]
