@@ -44,20 +44,20 @@ def test_it_runs_and_says_what_it_measured() -> None:
         losses.append(ours)
     assert abs(losses[0] - math.log(words)) < 1
     assert losses[2] < losses[0]
-    peaks = {line[0]: float(line[3]) for line in lines[start + 4 :] if line[-1:] == ["MiB"]}
+    planned = {line[0]: float(line[3]) for line in lines[start + 4 :] if line[-1:] == ["MiB"]}
     # The logits of all words are there in the one and not in the other.
-    assert peaks["ours"] + 4 * 8 * 64 * words / 2**20 <= peaks["jax.nn"]
+    assert planned["ours"] + 4 * 8 * 64 * words / 2**20 <= planned["jax.nn"]
 
 
 def test_it_finds_curves_that_part_and_what_was_not_learnt(example: Callable[[str], Any]) -> None:
     script = example("jax_attention")
-    good = script.Run([9.0, 8.0], [], 1.0, 100)
-    framework = script.Run([9.0, 8.0 + 2.0**-20], [9.0 + 2.0**-22, 8.0], 1.0, 200)
+    good = script.Run([9.0, 8.0], [], 1.0, 100, 100)
+    framework = script.Run([9.0, 8.0 + 2.0**-20], [9.0 + 2.0**-22, 8.0], 1.0, 200, 100)
     limits = script.limits_of(framework)
     assert limits[0] == script.ROUNDINGS * 9.0 * 2.0**-24
     assert script.faults({"ours": good, "jax.nn": framework}, limits) == []
     apart = script.faults({"ours": good._replace(losses=[9.0, 8.1]), "jax.nn": framework}, limits)
     assert len(apart) == 1
     assert apart[0].startswith("step 2: the losses are")
-    dull = script.faults({"ours": script.Run([9.0, 9.0], [], 1.0, 300), "jax.nn": framework}, [1.0, 2.0])
-    assert [line.split(":")[0][:13] for line in dull] == ["the last loss", "the peak is 0"]
+    dull = script.faults({"ours": script.Run([9.0, 9.0], [], 1.0, 300, 100), "jax.nn": framework}, [1.0, 2.0])
+    assert [line.split(":")[0][:13] for line in dull] == ["the last loss", "the plan has "]

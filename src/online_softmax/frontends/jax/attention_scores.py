@@ -205,10 +205,10 @@ def scores_of(
     return Scores(jnp.where(seen, raw, -jnp.inf), seen, kept, slope)
 
 
-def product(formula: str, a: Array, b: Array, wide: Any) -> Array:
+def product(formula: str, a: Array, b: Array, wide: Any, *, narrow: bool = False) -> Array:
     """An einsum in `wide`. Operands of 16 bits go in as they are where both are, and their products are
-    exact; float32 is not rounded to fewer bits, as accelerators would."""
-    narrow = a.dtype.itemsize < 4 or b.dtype.itemsize < 4
+    exact; float32 is not rounded to fewer bits, as accelerators would, unless `narrow`: made of such."""
+    narrow = narrow or a.dtype.itemsize < 4 or b.dtype.itemsize < 4
     if a.dtype != b.dtype:
         a, b = a.astype(wide), b.astype(wide)
     precision = lax.Precision.DEFAULT if narrow else lax.Precision.HIGHEST

@@ -1,11 +1,13 @@
 """Cross-entropy of JAX arrays of hidden states and a weight: the logits never exist as a whole.
 
-A scan over chunks of tokens makes their logits, takes the loss and forgets them. It makes them anew for
-derivatives of any order, so that memory is that of a chunk there too.
+A scan over chunks of tokens makes their logits, takes the loss and forgets them. Where the losses are summed
+the tangent is a product with gradients made in that same scan, so that logits are made once; else, and for
+derivatives past the first, they are made anew. Memory is that of a chunk in every case.
 """
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -20,7 +22,7 @@ from . import checks
 from .attention_scores import product
 from .loss_primitives import Options
 from .losses import _by_row, _denominator, indices, options_of, reduced, weights_of
-from .pure_losses import cross_entropy_rows
+from .pure_losses import cross_entropy_rows, cross_entropy_rows_grad
 from .pure_rows import wide_dtype
 
 Array = Any
@@ -54,8 +56,9 @@ def linear_cross_entropy(
 
     Raises: TypeError and ValueError, naming the argument, when the call is traced.
 
-    Cost: one product of 2 N V D flops; the gradient takes three more. A weight of 16 bits is copied in
-        float32, in which its gradient is summed and rounded once.
+    Cost: one product of 2 N V D flops; three together with the gradient, four with reduction="none" or
+        return_lse. A weight of 16 bits is copied in float32, in which its gradient is summed and rounded
+        once.
     """
     cap = None if softcap is None else checks.number(softcap, "softcap")
     options = Options(
@@ -101,16 +104,18 @@ def _linear_cross_entropy(
     if offset is not None and offset.shape != (classes,):
         raise ValueError(f"bias has shape {offset.shape}: {(classes,)}, one for each class, would do")
     kept = index != options.ignore_index
-    loss, lse = _rows(
-        states.reshape(-1, matrix.shape[1]) if states.size else states.reshape(kept.size, matrix.shape[1]),
-        matrix.astype(wide), None if offset is None else offset.astype(wide), index.reshape(-1), counts,
-        options, return_lse, memory,
-    )  # fmt: skip
+    flat = states.reshape(math.prod(shape), matrix.shape[1])
+    rest = (matrix.astype(wide), None if offset is None else offset.astype(wide))
+    counted = _denominator(index, kept, counts, by_row, wide) if reduction == "mean" else None
+    if reduction != "none" and not return_lse:
+        factors = jnp.ones(shape, wide) if by_row is None else by_row
+        total = _total(flat, *rest, factors.reshape(-1), index.reshape(-1), counts, options, memory)
+        return reduced(total, counted, empty)
+    loss, lse = _rows(flat, *rest, index.reshape(-1), counts, options, return_lse, memory)
     loss, lse = loss.reshape(shape), lse.reshape(shape)
     if by_row is not None:
         loss = jnp.where(kept, loss * by_row, 0)
     if reduction != "none":
-        counted = _denominator(index, kept, counts, by_row, wide) if reduction == "mean" else None
         loss = reduced(loss, counted, empty)
     return Loss(loss, lse) if return_lse else loss
 
@@ -123,13 +128,7 @@ def _rows(
     tokens, wide = hidden.shape[0], weight.dtype
     if not tokens:
         return jnp.zeros(0, wide), jnp.zeros(0, wide)
-    most = max(1, memory // (_COPIES * weight.shape[0] * wide.itemsize))
-    chunks = -(-tokens // most)
-    size = -(-tokens // chunks)
-    more = chunks * size - tokens
-    # Rows that fill the last chunk are ignored ones.
-    hidden = jnp.pad(hidden, ((0, more), (0, 0))).reshape(chunks, size, -1)
-    index = jnp.pad(index, (0, more), constant_values=options.ignore_index).reshape(chunks, size)
+    chunks = _chunks(hidden, weight, index, None, options, memory)
 
     @partial(jax.checkpoint, prevent_cse=False)
     def chunk(carry: None, given: tuple[Array, Array]) -> tuple[None, tuple[Array, Array]]:
@@ -137,16 +136,81 @@ def _rows(
         read = targets != options.ignore_index
         spoilt = ~read & ~jnp.all(jnp.isfinite(rows), -1)
         # 0 * NaN is NaN: what an ignored row holds must not come near the sums.
-        logits = product(
-            "nd,vd->nv", jnp.where((spoilt if lse_too else ~read)[:, None], 0, rows), weight, wide
-        )
-        logits = logits if bias is None else logits + bias
-        loss, lse = cross_entropy_rows(
-            logits, targets, class_weight=class_weight, label_smoothing=options.label_smoothing,
-            megatron=options.megatron, z_loss=options.z_loss, softcap=options.softcap,
-            temperature=options.temperature, ignore_index=options.ignore_index,
-        )  # fmt: skip
+        clean = jnp.where((spoilt if lse_too else ~read)[:, None], 0, rows)
+        logits = _logits(clean, weight, bias)
+        loss, lse = cross_entropy_rows(logits, targets, class_weight=class_weight, **options._asdict())
         return carry, (loss, jnp.where(spoilt, jnp.nan, lse))
 
-    _, (loss, lse) = lax.scan(chunk, None, (hidden, index))
+    _, (loss, lse) = lax.scan(chunk, None, chunks)
     return loss.reshape(-1)[:tokens], lse.reshape(-1)[:tokens]
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(6, 7))
+def _total(
+    hidden: Array, weight: Array, bias: Array | None, factors: Array, index: Array,
+    class_weight: Array | None, options: Options, memory: int,
+) -> Array:  # fmt: skip
+    """The sum of the tokens' losses, each times its factor."""
+    loss = _rows(hidden, weight, bias, index, class_weight, options, False, memory)[0]
+    return jnp.sum(jnp.where(index == options.ignore_index, 0, factors * loss))
+
+
+@_total.defjvp
+def _total_jvp(options: Options, memory: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """Linear in the tangents by gradients: in reverse mode these are all that is kept."""
+    hidden, weight, bias, factors, index, class_weight = primals
+    loss, *gradients = _gradients(hidden, weight, bias, factors, index, class_weight, options, memory)
+    kept = jnp.where(index == options.ignore_index, 0, loss)
+    pairs = [(kept, tangents[3]), *zip(gradients, tangents[:3], strict=True)]
+    moved = sum(jnp.sum(g * t.astype(g.dtype)) for g, t in pairs if g is not None)
+    return jnp.sum(kept * factors), moved
+
+
+def _gradients(
+    hidden: Array, weight: Array, bias: Array | None, factors: Array, index: Array,
+    class_weight: Array | None, options: Options, memory: int,
+) -> tuple[Array, Array, Array, Array | None]:  # fmt: skip
+    """The loss of each token, and the gradients of `_total` with respect to hidden, weight and bias."""
+    tokens, wide = hidden.shape[0], weight.dtype
+    sums = (jnp.zeros_like(weight), jnp.zeros(weight.shape[0], wide))
+    if not tokens:
+        return jnp.zeros(0, wide), jnp.zeros(hidden.shape, wide), sums[0], None if bias is None else sums[1]
+    narrow = hidden.dtype.itemsize < 4
+    settings = {"class_weight": class_weight, **options._asdict()}
+
+    @partial(jax.checkpoint, prevent_cse=False)
+    def chunk(sums: tuple[Array, Array], given: tuple[Array, ...]) -> tuple[Any, tuple[Array, Array]]:
+        rows, targets, factor = given
+        rows = jnp.where((targets == options.ignore_index)[:, None], 0, rows)
+        logits = _logits(rows, weight, bias)
+        loss = cross_entropy_rows(logits, targets, **settings)[0]
+        dz = cross_entropy_rows_grad(factor, None, logits, targets, **settings)
+        by_rows = product("nv,vd->nd", dz, weight, wide, narrow=narrow)
+        by_weight = sums[0] + product("nv,nd->vd", dz, rows, wide, narrow=narrow)
+        return (by_weight, sums[1] + jnp.sum(dz, 0)), (loss, by_rows)
+
+    chunks = _chunks(hidden, weight, index, factors, options, memory)
+    (by_weight, by_bias), (loss, by_rows) = lax.scan(chunk, sums, chunks)
+    by_hidden = by_rows.reshape(-1, hidden.shape[1])[:tokens]
+    return loss.reshape(-1)[:tokens], by_hidden, by_weight, None if bias is None else by_bias
+
+
+def _chunks(
+    hidden: Array, weight: Array, index: Array, factors: Array | None, options: Options, memory: int
+) -> tuple[Array, ...]:
+    """hidden, index and factors as (chunks, tokens of one, ...). What fills the last chunk is ignored."""
+    tokens = hidden.shape[0]
+    most = max(1, memory // (_COPIES * weight.shape[0] * weight.dtype.itemsize))
+    chunks = -(-tokens // most)
+    size = -(-tokens // chunks)
+    more = chunks * size - tokens
+    made = (
+        jnp.pad(hidden, ((0, more), (0, 0))).reshape(chunks, size, hidden.shape[1]),
+        jnp.pad(index, (0, more), constant_values=options.ignore_index).reshape(chunks, size),
+    )
+    return made if factors is None else (*made, jnp.pad(factors, (0, more)).reshape(chunks, size))
+
+
+def _logits(hidden: Array, weight: Array, bias: Array | None) -> Array:
+    logits = product("nd,vd->nv", hidden, weight, weight.dtype)
+    return logits if bias is None else logits + bias
