@@ -23,7 +23,7 @@ THREADS = $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)))')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test examples exhaustive scoreboard bench bench-losses count lint format sanitize wheel check-neon check-avx2 clean
+.PHONY: help demo test examples exhaustive scoreboard bench bench-faces bench-losses count lint format sanitize wheel check-neon check-avx2 clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,7 @@ examples: $(VENV)/.package $(VENV)/.extra-examples ## a real model, a paged cach
 	$(BIN)/python examples/paged_decode.py
 	$(BIN)/python examples/long_document.py $(if $(QUICK),--tokens 8192)
 	$(BIN)/python examples/train_language_model.py $(if $(QUICK),--steps 4)
+	$(BIN)/python examples/torch_train.py $(if $(QUICK),--steps 4)
 	$(BIN)/python examples/jax_attention.py $(if $(QUICK),--steps 4)
 	$(BIN)/python examples/transformers_minilm.py
 
@@ -67,8 +68,16 @@ bench: $(VENV)/.package $(VENV)/.extra-bench ## ratios to the peers and to this 
 	$(BIN)/python -m benchmarks.attention_accuracy $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.losses $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.products $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.torch_calls $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.training $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.jax_rows $(BENCH_FLAGS)
 	$(if $(QUICK),,$(BIN)/online-softmax report > benchmarks/results/report.txt)
+	$(BIN)/python -m benchmarks.table $(BENCH_FLAGS) $(if $(QUICK),,--readme README.md)
+
+bench-faces: $(VENV)/.package $(VENV)/.extra-bench ## the part of `bench` on PyTorch, Transformers and JAX alone
+	$(BIN)/python -m benchmarks.torch_calls $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.jax_rows $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.training $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.table $(BENCH_FLAGS) $(if $(QUICK),,--readme README.md)
 
 bench-losses: $(VENV)/.package $(VENV)/.extra-bench ## the part of `bench` on losses alone

@@ -8,7 +8,9 @@
     python -m benchmarks.attention_accuracy  its errors            -> results/attention_accuracy.json
     python -m benchmarks.losses         the losses, their memory and errors    -> results/losses.json
     python -m benchmarks.products       matrix products of the losses          -> results/products.json
-    python -m benchmarks.jax_rows       ours on JAX arrays against jax.nn         -> results/jax.json
+    python -m benchmarks.jax_rows       ours on JAX arrays against jax.nn      -> results/jax.json
+    python -m benchmarks.torch_calls    one call on tensors                    -> results/torch_calls.json
+    python -m benchmarks.training       training steps of two models           -> results/training.json
     python -m benchmarks.count          the bytes of the kernels, by cachegrind -> results/count.json
     python -m benchmarks.table          the Markdown table and the figure, from those files
 
