@@ -109,3 +109,21 @@ def test_flags_of_scaled_dot_product_attention(name: str, value: Any) -> None:
 def test_dropout_of_scaled_dot_product_attention(value: Any) -> None:
     with pytest.raises(TypeError, match=r"(?s)dropout_p is .*: a number would do"):
         ost.scaled_dot_product_attention(Q, Q, Q, dropout_p=value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: ost.softmax(x),
+        lambda x: ost.logsumexp(x, 0),
+        lambda x: ost.cross_entropy(x, TARGETS),
+        lambda x: ost.linear_cross_entropy(x, torch.ones(7, 5), TARGETS),
+        lambda x: ost.attention(x, x, x),
+        lambda x: ost.attention(x[None, None], x[None, None], x[None, None]),
+        lambda x: ost.scaled_dot_product_attention(x, x, x),
+        lambda x: ost.logcumsumexp(x),
+    ],
+)
+def test_zeros_without_memory(call: Callable[..., Any]) -> None:
+    """What forward mode makes of a tangent that is not there: it has an address of 0."""
+    torch.testing.assert_close(call(torch._efficientzerotensor((3, 5))), call(torch.zeros(3, 5)))

@@ -212,7 +212,7 @@ KEEP = Op(
 
 def _dense(t: Any) -> bool:
     """Whether it is a plain tensor in CPU memory."""
-    return type(t) in mode.PLAIN_TYPES and t.is_cpu and t.layout is torch.strided
+    return type(t) in mode.PLAIN_TYPES and t.is_cpu and t.layout is torch.strided and not t._is_zerotensor()
 
 
 def direct(q: Any, k: Any, v: Any, bias: Any, rest: Rest) -> tuple[torch.Tensor, torch.Tensor] | None:
