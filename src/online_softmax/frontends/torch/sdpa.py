@@ -62,8 +62,8 @@ def scaled_dot_product_attention(
 
 
 def unserved(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: float | None = None, enable_gqa: bool = False,
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: Any = False,
+    scale: float | None = None, enable_gqa: Any = False,
 ) -> str | None:  # fmt: skip
     """Why `scaled_dot_product_attention` does not serve a call that PyTorch may serve; None where it does.
 
