@@ -173,7 +173,7 @@ def upstream(dloss: Any, rules: Rules, denominator: float, shape: tuple[int, ...
 
 def riders_of(riders: Any) -> tuple[str, ...]:
     """Names of what is asked for beside the loss."""
-    if isinstance(riders, str) or not isinstance(riders, Iterable):
+    if isinstance(riders, str) or not isinstance(riders, Iterable) or hasattr(riders, "dtype"):
         raise TypeError(f"riders is {riders!r}: some of {', '.join(map(repr, RIDERS))}, in a tuple, would do")
     names = tuple(riders)
     for name in names:

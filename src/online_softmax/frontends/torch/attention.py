@@ -98,8 +98,8 @@ def attention(
     """
     if (
         sinks is alibi_slopes is seed is seqlens_k is cu_seqlens_q is cu_seqlens_k is block_table is None
-        and (k_scale is v_scale is origin is None and not dropout_p)
-        and (layout == "BHSD" and type(return_lse) is bool)
+        and (k_scale is v_scale is origin is generator is None and type(dropout_p) is float and not dropout_p)
+        and (type(layout) is str and layout == "BHSD" and type(return_lse) is bool)
     ):
         numbers = arguments.numbers(scale, causal, causal_align, window, softcap, dropout_p, None)
         found = ops.direct(q, k, v, bias, Rest(mask, None, None, None, None, None, *numbers))
@@ -135,7 +135,7 @@ def attention(
     )  # fmt: skip
     rest = Rest(
         arguments.mask(mask, q, scores, rank), alibi_slopes,
-        arguments.seed(seed, generator, numbers[5]) if dropout_p or seed is not None else None,
+        arguments.seed(seed, generator, numbers[5]) if numbers[5] or not seed is generator is None else None,
         arguments.places(seqlens_k, "seqlens_k", (batch,)), cu_seqlens_q, cu_seqlens_k, *numbers,
     )  # fmt: skip
     if stored:

@@ -40,11 +40,9 @@ def _autocast(q: torch.Tensor, t: torch.Tensor) -> bool:
 
 def layout(value: Any) -> bool:
     """Whether heads come after places."""
-    if value == "BHSD":
-        return False
-    if value != "BSHD":
+    if not isinstance(value, str) or value not in arrays.LAYOUTS:
         raise ValueError(f"layout is {value!r}: one of {', '.join(arrays.LAYOUTS)} would do")
-    return True
+    return value == "BSHD"
 
 
 def four(t: torch.Tensor, name: str, by_place: bool, rank: int) -> torch.Tensor:
@@ -134,7 +132,7 @@ def numbers(
         scale = _number(scale, "scale")
     if softcap is not None and not _number(softcap, "softcap") > 0:
         raise ValueError(f"softcap is {softcap}: a positive number would do, None for no cap")
-    if causal_align not in arrays.ALIGNMENTS:
+    if not isinstance(causal_align, str) or causal_align not in arrays.ALIGNMENTS:
         raise ValueError(f"causal_align is {causal_align!r}: one of {', '.join(arrays.ALIGNMENTS)} would do")
     if not isinstance(causal, bool):
         raise TypeError(f"causal={causal!r} is a {type(causal).__name__}: True or False would do")
@@ -177,6 +175,8 @@ def _window(window: Any) -> tuple[int, int]:
 def seed(value: Any, generator: Any, p: float) -> torch.Tensor | None:
     """The seed as a tensor; drawn from PyTorch's generator where none is given. None where nothing is
     dropped."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator is a {type(generator).__name__}: a torch.Generator would do")
     if value is not None and isinstance(value, torch.Tensor):
         if value.dtype is not torch.int64 or value.numel() != 1:
             raise TypeError(
@@ -219,6 +219,7 @@ def stored(
             value = torch.tensor(float(value), dtype=torch.float64)
         elif value is not None:
             value = checks.tensor(value, name)
+            checks.same_device(q=own[0], **{name: value})
             without_gradient(value, name, f"{name}.detach()")
         made.append(value)
     return table, made[0], made[1]

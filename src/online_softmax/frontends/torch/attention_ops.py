@@ -212,7 +212,7 @@ KEEP = Op(
 
 def _dense(t: Any) -> bool:
     """Whether it is a plain tensor in CPU memory."""
-    return type(t) in mode.PLAIN_TYPES and t.is_cpu and t.layout is torch.strided
+    return type(t) in mode.PLAIN_TYPES and t.is_cpu and t.layout is torch.strided and not t._is_zerotensor()
 
 
 def direct(q: Any, k: Any, v: Any, bias: Any, rest: Rest) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -220,7 +220,8 @@ def direct(q: Any, k: Any, v: Any, bias: Any, rest: Rest) -> tuple[torch.Tensor,
     operands = (q, k, v, bias, rest.mask)
     if (
         torch.compiler.is_compiling()
-        or not all(_dense(t) for t in operands if t is not None)
+        or not all(_dense(t) for t in operands[:3])
+        or not all(_dense(t) for t in operands[3:] if t is not None)
         or not mode.plain()
         or mode.autocast("cpu")
         or not attention_direct.serves(q, k, v, bias, None, rest)

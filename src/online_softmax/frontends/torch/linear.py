@@ -64,7 +64,7 @@ def linear_cross_entropy(
     if not isinstance(return_lse, bool):
         raise TypeError(f"return_lse={return_lse!r} is a {type(return_lse).__name__}: True or False would do")
     below = linear_arguments.filter_of(filter_below)
-    names = () if riders == () else loss_arguments.riders_of(riders)
+    names = () if (type(riders) is tuple and not riders) else loss_arguments.riders_of(riders)
     ranked = "rank" in names or "correct" in names
     if ranked and goal.is_floating_point():
         raise ValueError("riders has a rank with class probabilities: class indices would do")

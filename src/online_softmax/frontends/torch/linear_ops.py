@@ -210,11 +210,12 @@ class _Training(torch.autograd.Function):
             return _placed(ctx, _anew(ctx, dloss, dlse, saved), saved, dloss)
         assert dloss is not None
         by = dloss.item()
-        made = (d_hidden, d_weight, d_bias)
+        # With counts of versions of their own: see `loss_ops`.
+        made = (d_hidden.data, d_weight.data, d_bias.data)
         if by != 1:
             for d, wanted in zip(made, (*ctx.needs_input_grad[:2], ctx.needs_input_grad[3]), strict=True):
                 if wanted:
-                    d.data.mul_(by)  # no new version: what was saved is not read again
+                    d.mul_(by)
         return _placed(ctx, made, saved, dloss)
 
 

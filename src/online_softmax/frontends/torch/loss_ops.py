@@ -256,11 +256,13 @@ class _Training(torch.autograd.Function):
 def _scaled(gradient: Tensor, dloss: Tensor, saved: list[Any], o: Options) -> Tensor:
     """The gradient that the forward made, times `dloss`, in its own memory."""
     by = dloss.item()
+    # With a count of versions of its own: what the caller writes into the gradient, or what is written here,
+    # is no change of what a graph that is retained has saved, and does not read again.
+    gradient = gradient.data
     if by == 1:
         return gradient
     if gradient.dtype != torch.bfloat16 or math.frexp(by)[0] == 0.5:
-        gradient.detach().data.mul_(by)  # no new version: what was saved is not read again
-        return gradient
+        return gradient.mul_(by)
     # Rounded twice it would be off by more than half a unit; by a power of two it is rounded once.
     return GRADIENT(dloss, None, *saved, *o)
 

@@ -58,6 +58,7 @@ class Options(NamedTuple):
 
 
 _PLAIN: Final = (-100, 0.0, "pytorch", 0.0, None, 1.0, "mean", "nan")
+_PLAIN_TYPES: Final = tuple(map(type, _PLAIN))
 _REST: Final = (-100, 0.0, False, 0.0, 0.0, 1.0, MEAN, False)
 
 
@@ -67,7 +68,8 @@ def options(
 ) -> Options:  # fmt: skip
     """Options of a call, checked: ValueError or TypeError names the one that will not do."""
     given = (ignore_index, label_smoothing, smoothing, z_loss, softcap, temperature, reduction, empty)
-    if given == _PLAIN and type(ignore_index) is int:
+    # Types first: True equals 1.0, and tensors and arrays compare element by element.
+    if tuple(map(type, given)) == _PLAIN_TYPES and given == _PLAIN:
         return Options(axis, *_REST)
     if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
         raise TypeError(f"ignore_index is {ignore_index!r}: an integer would do")

@@ -96,7 +96,7 @@ def cross_entropy(
     if not isinstance(return_lse, bool):
         raise TypeError(f"return_lse={return_lse!r} is a {type(return_lse).__name__}: True or False would do")
     operands = (logits, goal, of_classes, of_rows)
-    if riders == () and tokens is None and kl_to is None:
+    if (type(riders) is tuple and not riders) and tokens is None and kl_to is None:
         loss, lse = loss_ops.LOSS(*operands, int(return_lse), *o)
         return Loss(loss, lse) if return_lse else loss
     names = loss_arguments.riders_of(riders)

@@ -74,7 +74,8 @@ def look(args: tuple[Any, ...]) -> bool | None:
     wants = False
     for a in args:
         if isinstance(a, _Tensor):
-            if type(a) not in PLAIN_TYPES or not a.is_cpu:
+            # Zeros without memory, which forward mode makes: the dispatcher gives them some.
+            if type(a) not in PLAIN_TYPES or not a.is_cpu or a._is_zerotensor():
                 return None
             wants = wants or a.requires_grad
     return wants and _is_grad_enabled()

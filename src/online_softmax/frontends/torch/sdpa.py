@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .. import checks as arguments
 from ..attention_arguments import MOST_FEATURES
 from . import checks, mode
 from .attention import attention
@@ -40,6 +41,7 @@ def scaled_dot_product_attention(
     Derivatives, memory and cost: those of `attention`. Dimensions that broadcast are not copied in calls of
     up to 4 dimensions.
     """
+    is_causal, enable_gqa = arguments.flag(is_causal, "is_causal"), arguments.flag(enable_gqa, "enable_gqa")
     _together(query, key, value, attn_mask, dropout_p, is_causal)
     reason = unserved(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if reason is not None:
@@ -60,8 +62,8 @@ def scaled_dot_product_attention(
 
 
 def unserved(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: float | None = None, enable_gqa: bool = False,
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: Any = False,
+    scale: float | None = None, enable_gqa: Any = False,
 ) -> str | None:  # fmt: skip
     """Why `scaled_dot_product_attention` does not serve a call that PyTorch may serve; None where it does.
 
@@ -80,6 +82,9 @@ def unserved(
             return f"{name} lies on {t.device}, for which there is no kernel"
         if t.dtype not in checks.SERVED and not (name == "attn_mask" and t.dtype is torch.bool):
             return f"{name} is {str(t.dtype).removeprefix('torch.')}, which is not served"
+    for name, flag in (("is_causal", is_causal), ("enable_gqa", enable_gqa)):
+        if not isinstance(flag, bool):
+            return f"{name} is a {type(flag).__name__}"
     if attn_mask is not None and is_causal:
         return "attn_mask and is_causal are both given"
     if not query.dtype == key.dtype == value.dtype and not mode.autocast(query.device.type):
@@ -114,6 +119,8 @@ def _together(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, 
             raise RuntimeError(
                 "attn_mask is given and is_causal is True: one would do, a mask with the triangle in it"
             )
+    if not isinstance(dropout_p, (int, float, torch.SymFloat)):
+        raise TypeError(f"dropout_p is {dropout_p!r}: a number would do")
     if not 0 <= dropout_p <= 1:
         raise RuntimeError(f"dropout_p is {dropout_p}: a probability from 0 to 1 would do")
     if key.shape[-1] != query.shape[-1] or value.shape[-2] != key.shape[-2]:
