@@ -21,7 +21,7 @@ from ..losses import Loss
 from . import checks
 from .attention_scores import product
 from .loss_primitives import Options
-from .losses import _by_row, _denominator, indices, options_of, reduced, weights_of
+from .losses import _by_row, _denominator, indices, options_of, reduced, weights_of, whole_targets
 from .pure_losses import cross_entropy_rows, cross_entropy_rows_grad
 from .pure_rows import wide_dtype
 
@@ -72,7 +72,7 @@ def linear_cross_entropy(
         raise ValueError(f"memory is {budget}: a positive number of bytes would do")
     arrays = {"bias": bias, "class_weight": class_weight, "row_weight": row_weight}
     return _linear_cross_entropy(
-        checks.array(hidden, "hidden"), checks.array(weight, "weight"), checks.array(targets, "targets"),
+        checks.array(hidden, "hidden"), checks.array(weight, "weight"), whole_targets(targets),
         **{name: None if value is None else checks.array(value, name) for name, value in arrays.items()},
         options=options, reduction=checks.word(reduction, "reduction", REDUCTIONS),
         empty=checks.word(empty, "empty", ("nan", "zero")), return_lse=checks.flag(return_lse, "return_lse"),
@@ -81,6 +81,7 @@ def linear_cross_entropy(
 
 
 @partial(jax.jit, static_argnames=("options", "reduction", "empty", "return_lse", "memory"), inline=True)
+@checks.any_rank
 def _linear_cross_entropy(
     hidden: Array, weight: Array, targets: Array, *, bias: Array | None, class_weight: Array | None,
     row_weight: Array | None, options: Options, reduction: str, empty: str, return_lse: bool, memory: int,
@@ -156,6 +157,7 @@ def _total(
 
 
 @_total.defjvp
+@checks.any_rank
 def _total_jvp(options: Options, memory: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
     """Linear in the tangents by gradients: in reverse mode these are all that is kept."""
     hidden, weight, bias, factors, index, class_weight = primals

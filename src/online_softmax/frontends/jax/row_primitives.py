@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from . import native, primitives, pure_rows
+from . import checks, native, primitives, pure_rows
 from .primitives import Axes, Factors
 
 Array = Any
@@ -106,4 +106,4 @@ _rows = primitives.define(
     batch=_batch,
     factors=_factors,
 )
-ad.primitive_jvps[_rows] = _jvp
+ad.primitive_jvps[_rows] = checks.any_rank(_jvp)
