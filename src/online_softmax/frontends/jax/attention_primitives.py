@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from . import checks, native, primitives, pure_attention
+from . import checks, manual, native, primitives, pure_attention
 from .attention_factors import gradient_factors, in_order
 from .linear_rules import linear_in, transposed_by
 from .pure_rows import wide_dtype
@@ -59,7 +59,8 @@ def attention(operands: dict[str, Array], options: Options) -> tuple[Array, Arra
             lse's format; numbers (batch, 3) uint32, the halves of dropout's seed and the number of the batch
             element, and firsts (heads,) int32, the numbers of the heads.
     """
-    out, lse = _attention.bind(*(operands[name] for name in in_order(options)), options=options)
+    given = manual.alike(*(operands[name] for name in in_order(options)))
+    out, lse = _attention.bind(*given, options=options)
     return out, lse
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 
 from ...loss_rules import Rules
-from . import checks, native, primitives, pure_losses
+from . import checks, manual, native, primitives, pure_losses
 from .linear_rules import linear_in, transposed_by
 from .primitives import Axes, Factors
 from .pure_rows import wide_dtype
@@ -44,7 +44,8 @@ def loss_rows(
         targets: (...) int32 or int64; one that is neither a class nor ignore_index gives NaN.
         class_weight: (classes,) in the format of the results, or None: a constant.
     """
-    loss, lse = _loss.bind(logits, targets, *_optional(class_weight), options=options)
+    operands = manual.alike(logits, targets, *_optional(class_weight))
+    loss, lse = _loss.bind(*operands, options=options)
     return loss, lse
 
 

@@ -26,7 +26,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from . import checks, native
+from . import checks, manual, native
 
 Array = Any
 #: A factor of each axis of an array: axes of one name are cut together. A pair is an axis made of two, cut
@@ -126,11 +126,8 @@ def define(
 def shaped(operands: Sequence[Any], *results: tuple[tuple[int, ...], Any]) -> list[Any]:
     """Abstract results, which vary over the mesh axes that an operand varies over (inside `shard_map`)."""
 
-    def varying(a: Any) -> int:
-        return len(getattr(getattr(a, "manual_axis_type", None), "varying", getattr(a, "vma", ())))
-
-    first = max((getattr(a, "aval", a) for a in operands), key=varying)
-    if not varying(first):
+    first = max((getattr(a, "aval", a) for a in operands), key=lambda a: len(manual.varying(a)))
+    if not manual.varying(first):
         return [jax.core.ShapedArray(shape, dtype) for shape, dtype in results]
     made = []
     for shape, dtype in results:
