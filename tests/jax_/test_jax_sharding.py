@@ -65,6 +65,34 @@ each = jax.shard_map(gradient, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
 np.testing.assert_allclose(jax.jit(each)(x, t), gradient(x, t), 1e-5, 1e-5)
 """
 
+# Operands that are the same on all devices beside some that are not; loops, in all modes of derivatives.
+SHARD_MAP_LOOPS = """
+from online_softmax.jax import linear_cross_entropy
+h, w = (rng.standard_normal(s).astype(np.float32) for s in ((4, 6), (5, 6)))
+q, b = rng.standard_normal((2, 4, 2, 6)).astype(np.float32), rng.standard_normal(4).astype(np.float32)
+k, t = rng.standard_normal((2, 4, 2, 6)).astype(np.float32), np.arange(4, dtype=np.int32)
+
+def linear(h, w, t):
+    return linear_cross_entropy(h, w, t, reduction="sum")
+def scores(q, b, k):
+    return jnp.sum(attention(q, k[: len(q)] * 0 + k[:1], k[:1] + 0 * q, bias=b, sinks=b[:2]) ** 2)
+def weighted(h, w, t):
+    return jnp.sum(cross_entropy(h, t, row_weight=w[0, :1], reduction="sum"))
+
+for total, a, shared, rest, spec in (
+    (linear, h, w, t, P("x")), (scores, q, b, k, P()), (weighted, h, w, t, P("x"))
+):
+    def gradients(a, shared, rest):
+        return jax.grad(total, (0, 1))(a, shared, rest)
+    def moved(a, shared, rest):
+        return jax.jvp(lambda *at: gradients(*at, rest), (a, shared), (a, shared))
+    want = jax.jit(moved)(a, shared, rest)
+    specs = (P("x"), P(), spec)
+    each = jax.shard_map(moved, mesh=mesh, in_specs=specs, out_specs=((P("x"), P()),) * 2)
+    for got, one in zip(jax.tree.leaves(jax.jit(each)(a, shared, rest)), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(got, one, 1e-4, 1e-4)
+"""
+
 ATTENTION = """
 q, k, v = (rng.standard_normal((4, 7, n, 8)).astype(np.float32) for n in (4, 2, 2))
 bias, sinks = rng.standard_normal((1, 4, 7, 7)).astype(np.float32), np.ones(4, np.float32)
@@ -85,7 +113,9 @@ for spec in (("x",), (None, None, "x")):  # the batch, or groups of heads
 
 
 @pytest.mark.parametrize(
-    "script", [ROWS, LOSSES, ATTENTION, SHARD_MAP], ids=["rows", "losses", "attention", "shard_map"]
+    "script",
+    [ROWS, LOSSES, ATTENTION, SHARD_MAP, SHARD_MAP_LOOPS],
+    ids=["rows", "losses", "attention", "shard_map", "loops"],
 )
 def test_nothing_is_gathered(script: str, fresh_python: Any) -> None:
     flags = "--xla_force_host_platform_device_count=2"

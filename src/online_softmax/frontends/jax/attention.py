@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..attention import Attention
 from ..attention_arguments import ALIGNMENTS, LAYOUTS, MOST_FEATURES
-from . import checks
+from . import checks, counter
 from .attention_factors import ORDER
 from .attention_primitives import Options
 from .attention_primitives import attention as primitive
@@ -92,9 +91,12 @@ def attention(
     arrays = {name: checks.array(a, name) for name, a in (("q", q), ("k", k), ("v", v))}
     optional = {"mask": mask, "bias": bias, "sinks": sinks, "slopes": alibi_slopes}
     named = {"slopes": "alibi_slopes"}
-    arrays |= {n: checks.array(a, named.get(n, n)) for n, a in optional.items() if a is not None}
+    for name, a in optional.items():
+        if a is not None:
+            arrays[name] = checks.array(a, named.get(name, name), as_given=name == "mask")
+    words = counter.words_of(seed, "seed")
     if static.drop:
-        arrays["seed"] = _seed(seed)
+        arrays["seed"] = words
     out, lse = _attention(arrays, static=static)
     return Attention(out, lse) if checks.flag(return_lse, "return_lse") else out
 
@@ -127,25 +129,8 @@ def _dropout(dropout_p: Any) -> float:
     return p
 
 
-def _seed(seed: Any) -> Array:
-    """(2,) uint32, high half first. An operand: another seed is no other computation."""
-    if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
-        if not 0 <= seed < 1 << 64:
-            raise ValueError(f"seed is {seed}: a whole number from 0 to 2**64 - 1 would do")
-        return np.array([int(seed) >> 32, int(seed) & 0xFFFFFFFF], np.uint32)
-    would = "a whole number, two words of uint32 or a key of jax.random would do"
-    if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key) and not seed.ndim:
-        return jax.random.key_data(seed).reshape(-1)[-2:]
-    given = jnp.asarray(checks.array(seed, "seed"))
-    if given.shape == (2,) and given.dtype == jnp.uint32:
-        return given
-    if given.shape or not jnp.issubdtype(given.dtype, jnp.integer):
-        raise TypeError(f"seed has shape {given.shape} and holds {given.dtype}: {would}")
-    high = jnp.right_shift(given, 32) if given.dtype.itemsize == 8 else jnp.zeros((), jnp.uint32)
-    return jnp.stack([high.astype(jnp.uint32), given.astype(jnp.uint32)])
-
-
 @partial(jax.jit, static_argnames=("static",), inline=True)
+@checks.any_rank
 def _attention(arrays: dict[str, Array], *, static: _Static) -> tuple[Array, Array]:
     given = {name: checks.real(arrays[name], name) for name in "qkv"}
     result = given["q"].dtype

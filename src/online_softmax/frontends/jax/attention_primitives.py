@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from . import native, primitives, pure_attention
+from . import checks, manual, native, primitives, pure_attention
 from .attention_factors import gradient_factors, in_order
 from .linear_rules import linear_in, transposed_by
 from .pure_rows import wide_dtype
@@ -59,7 +59,8 @@ def attention(operands: dict[str, Array], options: Options) -> tuple[Array, Arra
             lse's format; numbers (batch, 3) uint32, the halves of dropout's seed and the number of the batch
             element, and firsts (heads,) int32, the numbers of the heads.
     """
-    out, lse = _attention.bind(*(operands[name] for name in in_order(options)), options=options)
+    given = manual.alike(*(operands[name] for name in in_order(options)))
+    out, lse = _attention.bind(*given, options=options)
     return out, lse
 
 
@@ -306,7 +307,7 @@ def _gradient_transpose(
 
 
 # Output and lse are operands of the gradient like any others: where the operands move, JAX moves them too.
-ad.primitive_jvps[_attention] = _jvp
+ad.primitive_jvps[_attention] = checks.any_rank(_jvp)
 linear_in(_tangent, lambda options, wrt: len(wrt), _tangent_in_jax, lambda options, wrt: len(options.smooth))
 transposed_by(_tangent, lambda options, wrt: len(wrt), _tangent_transpose)
 linear_in(_gradient, lambda options, wrt: 2, _gradient_in_jax, lambda options, wrt: len(options.smooth) + 2)

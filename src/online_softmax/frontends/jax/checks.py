@@ -4,27 +4,66 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 Array = Any
+P = ParamSpec("P")
+R = TypeVar("R")
 #: Formats the native core reads as they are.
 SERVED = tuple(map(jnp.dtype, (jnp.float64, jnp.float32, jnp.float16, jnp.bfloat16)))
 _SERVED_NAMES = "float64, float32, float16 or bfloat16"
 
 
-def array(value: Any, name: str) -> Array:
-    """`value` where JAX takes it for an array. Lists are not: jax.numpy refuses them too."""
+def any_rank(function: Callable[P, R]) -> Callable[P, R]:
+    """`function` with operands of different ranks allowed inside, whatever jax_numpy_rank_promotion says.
+
+    That setting is about the caller's code. What the library broadcasts is in its documents.
+    """
+
+    @wraps(function)
+    def allowed(*args: P.args, **keywords: P.kwargs) -> R:
+        with jax.numpy_rank_promotion("allow"):
+            return function(*args, **keywords)
+
+    return allowed
+
+
+def array(value: Any, name: str, *, as_given: bool = False) -> Array:
+    """`value` where JAX takes it for an array. Lists are not: jax.numpy refuses them too.
+
+    Integers of 64 bits, which JAX without int64 would cut to 32, become floats unless `as_given`.
+    """
     if isinstance(value, (jax.Array, np.ndarray, np.generic)):
         if isinstance(value, np.ma.MaskedArray):
             raise TypeError(f"{name} is a masked array, whose mask would be lost: a plain array would do")
+        if isinstance(value, (np.ndarray, np.generic)) and _unknown(value.dtype):
+            raise TypeError(f"{name} holds {value.dtype}, which JAX has not: real numbers would do")
+        if not as_given and cut(value):
+            return np.asarray(value, np.float32)
         return value
     if isinstance(value, (bool, int, float)) or hasattr(value, "__jax_array__"):
-        return jnp.asarray(value)
+        try:
+            return jnp.asarray(value)
+        except OverflowError as error:
+            raise ValueError(f"{name} is {value}, past JAX's integers: a smaller number would do") from error
     raise TypeError(f"{name} is a {type(value).__name__}: an array would do")
+
+
+def cut(value: Any) -> bool:
+    """Whether JAX would keep 32 of the 64 bits of NumPy's integers."""
+    numpy = isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iu" and value.itemsize == 8
+    return numpy and not jax.config.jax_enable_x64
+
+
+def _unknown(dtype: np.dtype[Any]) -> bool:
+    """Whether NumPy has it and JAX does not: objects, texts, times, records, long double."""
+    return dtype.kind in "OSUMm" or dtype.fields is not None or dtype.char in "gG"
 
 
 def real(value: Any, name: str) -> Array:
@@ -128,6 +167,7 @@ def flag(value: Any, name: str) -> bool:
 
 def word(value: Any, name: str, words: tuple[str, ...]) -> str:
     """One of `words`."""
+    static(value, name, "a word")
     if not isinstance(value, str) or value not in words:
         raise ValueError(f"{name} is {value!r}: {', '.join(map(repr, words))} would do")
     return value

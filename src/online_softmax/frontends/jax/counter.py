@@ -55,6 +55,8 @@ def words_of(value: Any, name: str) -> Array:
     Raises: TypeError, ValueError.
     """
     would = "a whole number from 0 to 2**64 - 1, two words of uint32 or a key of jax.random would do"
+    if isinstance(value, np.ndarray) and not value.ndim:
+        value = value[()]  # all its bits, which JAX without float64 would cut to 32
     if isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} is {value!r}: {would}")
     if isinstance(value, (int, np.integer)):
@@ -63,7 +65,7 @@ def words_of(value: Any, name: str) -> Array:
         return np.array([int(value) >> 32, int(value) & 0xFFFFFFFF], np.uint32)
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and not value.ndim:
         return jax.random.key_data(value).reshape(-1)[-2:]
-    given = jnp.asarray(checks.array(value, name))
+    given = jnp.asarray(checks.array(value, name, as_given=True))
     if given.shape == (2,) and given.dtype == jnp.uint32:
         return given
     if given.shape or not jnp.issubdtype(given.dtype, jnp.integer):

@@ -21,7 +21,8 @@ from ..losses import Loss
 from . import checks
 from .attention_scores import product
 from .loss_primitives import Options
-from .losses import _by_row, _denominator, indices, options_of, reduced, weights_of
+from .losses import _by_row, _denominator, indices, options_of, reduced, weights_of, whole_targets
+from .manual import alike
 from .pure_losses import cross_entropy_rows, cross_entropy_rows_grad
 from .pure_rows import wide_dtype
 
@@ -72,7 +73,7 @@ def linear_cross_entropy(
         raise ValueError(f"memory is {budget}: a positive number of bytes would do")
     arrays = {"bias": bias, "class_weight": class_weight, "row_weight": row_weight}
     return _linear_cross_entropy(
-        checks.array(hidden, "hidden"), checks.array(weight, "weight"), checks.array(targets, "targets"),
+        checks.array(hidden, "hidden"), checks.array(weight, "weight"), whole_targets(targets),
         **{name: None if value is None else checks.array(value, name) for name, value in arrays.items()},
         options=options, reduction=checks.word(reduction, "reduction", REDUCTIONS),
         empty=checks.word(empty, "empty", ("nan", "zero")), return_lse=checks.flag(return_lse, "return_lse"),
@@ -81,6 +82,7 @@ def linear_cross_entropy(
 
 
 @partial(jax.jit, static_argnames=("options", "reduction", "empty", "return_lse", "memory"), inline=True)
+@checks.any_rank
 def _linear_cross_entropy(
     hidden: Array, weight: Array, targets: Array, *, bias: Array | None, class_weight: Array | None,
     row_weight: Array | None, options: Options, reduction: str, empty: str, return_lse: bool, memory: int,
@@ -109,9 +111,11 @@ def _linear_cross_entropy(
     counted = _denominator(index, kept, counts, by_row, wide) if reduction == "mean" else None
     if reduction != "none" and not return_lse:
         factors = jnp.ones(shape, wide) if by_row is None else by_row
-        total = _total(flat, *rest, factors.reshape(-1), index.reshape(-1), counts, options, memory)
+        given = alike(flat, *rest, factors.reshape(-1), index.reshape(-1), counts)
+        total = _total(*given, options, memory)
         return reduced(total, counted, empty)
-    loss, lse = _rows(flat, *rest, index.reshape(-1), counts, options, return_lse, memory)
+    flat, matrix, offset, targets, counts = alike(flat, *rest, index.reshape(-1), counts)
+    loss, lse = _rows(flat, matrix, offset, targets, counts, options, return_lse, memory)
     loss, lse = loss.reshape(shape), lse.reshape(shape)
     if by_row is not None:
         loss = jnp.where(kept, loss * by_row, 0)
@@ -156,6 +160,7 @@ def _total(
 
 
 @_total.defjvp
+@checks.any_rank
 def _total_jvp(options: Options, memory: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
     """Linear in the tangents by gradients: in reverse mode these are all that is kept."""
     hidden, weight, bias, factors, index, class_weight = primals
@@ -172,7 +177,7 @@ def _gradients(
 ) -> tuple[Array, Array, Array, Array | None]:  # fmt: skip
     """The loss of each token, and the gradients of `_total` with respect to hidden, weight and bias."""
     tokens, wide = hidden.shape[0], weight.dtype
-    sums = (jnp.zeros_like(weight), jnp.zeros(weight.shape[0], wide))
+    sums = alike(jnp.zeros_like(weight), jnp.zeros(weight.shape[0], wide), hidden)[:2]
     if not tokens:
         return jnp.zeros(0, wide), jnp.zeros(hidden.shape, wide), sums[0], None if bias is None else sums[1]
     narrow = hidden.dtype.itemsize < 4

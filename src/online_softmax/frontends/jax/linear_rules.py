@@ -10,6 +10,8 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad
 
+from . import checks
+
 Array = Any
 
 
@@ -72,5 +74,5 @@ def transposed_by(
 @cache
 def _compiled(in_jax: Callable[..., list[Array]], *parameters: tuple[str, Any]) -> Callable[..., list[Array]]:
     """One computation, where it is run at once, and not one an operation."""
-    compiled: Callable[..., list[Array]] = jax.jit(partial(in_jax, **dict(parameters)))
+    compiled: Callable[..., list[Array]] = jax.jit(partial(checks.any_rank(in_jax), **dict(parameters)))
     return compiled

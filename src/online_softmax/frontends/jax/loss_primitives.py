@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 
 from ...loss_rules import Rules
-from . import native, primitives, pure_losses
+from . import checks, manual, native, primitives, pure_losses
 from .linear_rules import linear_in, transposed_by
 from .primitives import Axes, Factors
 from .pure_rows import wide_dtype
@@ -44,7 +44,8 @@ def loss_rows(
         targets: (...) int32 or int64; one that is neither a class nor ignore_index gives NaN.
         class_weight: (classes,) in the format of the results, or None: a constant.
     """
-    loss, lse = _loss.bind(logits, targets, *_optional(class_weight), options=options)
+    operands = manual.alike(logits, targets, *_optional(class_weight))
+    loss, lse = _loss.bind(*operands, options=options)
     return loss, lse
 
 
@@ -150,7 +151,7 @@ def _batch_by(name: str, operands: int) -> Any:
     def batch(args: Any, dims: Any, *, options: Options) -> Any:
         primitive, in_jax = _PRIMITIVES[name]
         if any(d is not None for d in dims[operands:]):  # weights of their own for each: no way of the core
-            made = jax.vmap(partial(in_jax, options=options), in_axes=tuple(dims))(*args)
+            made = jax.vmap(partial(checks.any_rank(in_jax), options=options), in_axes=tuple(dims))(*args)
         else:
             size = primitives.mapped_size(args, dims)
             first = [primitives.mapped_first(a, d, size) for a, d in zip(args[:operands], dims, strict=False)]
@@ -193,7 +194,7 @@ def _gradient_transpose(cts: list[Array], others: Any, *, options: Options) -> l
     return made
 
 
-ad.primitive_jvps[_loss] = _loss_jvp
+ad.primitive_jvps[_loss] = checks.any_rank(_loss_jvp)
 linear_in(_tangent, lambda options: 1, _tangent_in_jax, lambda options: 1)
 transposed_by(_tangent, lambda options: 1, _tangent_transpose)
 linear_in(_gradient, lambda options: 2, _gradient_in_jax, lambda options: 1)

@@ -67,7 +67,7 @@ def cross_entropy(
         checks.integer(ignore_index, "ignore_index"),
     )  # fmt: skip
     return _cross_entropy(
-        checks.array(logits, "logits"), checks.array(targets, "targets"), _optional(weight, "weight"),
+        checks.array(logits, "logits"), whole_targets(targets), _optional(weight, "weight"),
         _optional(row_weight, "row_weight"), axis=checks.integer(axis, "axis"), options=options,
         reduction=checks.word(reduction, "reduction", REDUCTIONS),
         empty=checks.word(empty, "empty", ("nan", "zero")),
@@ -80,6 +80,7 @@ def _optional(value: Any, name: str) -> Array | None:
 
 
 @partial(jax.jit, static_argnames=("axis", "options", "reduction", "empty", "return_lse"), inline=True)
+@checks.any_rank
 def _cross_entropy(
     logits: Array, targets: Array, weight: Array | None, row_weight: Array | None, *, axis: int,
     options: Options, reduction: str, empty: str, return_lse: bool,
@@ -125,6 +126,14 @@ def options_of(options: Options, classes: int, wide: Any) -> Options:
         raise ValueError(f"softcap is {o.softcap}: a positive number would do, None for no cap")
     # One so large changes nothing, and its square would overflow.
     return o._replace(softcap=None) if o.softcap is not None and o.softcap > math.sqrt(most) else o
+
+
+def whole_targets(targets: Any) -> Array:
+    """Targets as given, but for numbers that JAX without int64 would cut to 32 bits and take for classes."""
+    given = checks.array(targets, "targets", as_given=True)
+    if not checks.cut(given):
+        return given
+    return np.where((given >= -(2**31)) & (given < 2**31), given, 2**31 - 1).astype(np.int32)
 
 
 def indices(targets: Any, shape: tuple[int, ...], ignore_index: int) -> Array:

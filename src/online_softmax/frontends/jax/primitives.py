@@ -26,7 +26,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from . import native
+from . import checks, manual, native
 
 Array = Any
 #: A factor of each axis of an array: axes of one name are cut together. A pair is an axis made of two, cut
@@ -112,9 +112,8 @@ def define(
     primitive = Primitive(name)
     primitive.multiple_results = True
     primitive.def_abstract_eval(abstract)
-    primitive.def_impl(
-        lambda *operands, **parameters: _compiled(primitive, *sorted(parameters.items()))(*operands)
-    )
+    primitive.def_impl(partial(_at_once, primitive))
+    in_jax = checks.any_rank(in_jax)
     mlir.register_lowering(primitive, mlir.lower_fun(in_jax, multiple_results=True))
     if in_core is not None and factors is not None:
         lowering = partial(_on_cpu, in_core, in_jax, factors)
@@ -127,11 +126,8 @@ def define(
 def shaped(operands: Sequence[Any], *results: tuple[tuple[int, ...], Any]) -> list[Any]:
     """Abstract results, which vary over the mesh axes that an operand varies over (inside `shard_map`)."""
 
-    def varying(a: Any) -> int:
-        return len(getattr(getattr(a, "manual_axis_type", None), "varying", getattr(a, "vma", ())))
-
-    first = max((getattr(a, "aval", a) for a in operands), key=varying)
-    if not varying(first):
+    first = max((getattr(a, "aval", a) for a in operands), key=lambda a: len(manual.varying(a)))
+    if not manual.varying(first):
         return [jax.core.ShapedArray(shape, dtype) for shape, dtype in results]
     made = []
     for shape, dtype in results:
@@ -148,6 +144,12 @@ def mapped_size(args: Sequence[Array], dims: Sequence[int | None]) -> int:
 def mapped_first(array: Array, dim: int | None, size: int) -> Array:
     """With the axis that `vmap` maps over in front, and one of that length where there was none."""
     return jnp.broadcast_to(array, (size, *array.shape)) if dim is None else jnp.moveaxis(array, dim, 0)
+
+
+def _at_once(primitive: Primitive, *operands: Array, **parameters: Any) -> list[Array]:
+    # An operation has no parts to be run one by one: under `jax.disable_jit` it is compiled too.
+    with jax.disable_jit(False):
+        return _compiled(primitive, *sorted(parameters.items()))(*operands)
 
 
 @cache

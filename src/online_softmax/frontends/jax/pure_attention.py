@@ -27,6 +27,7 @@ from jax import lax
 
 from . import attention_scores as core
 from .attention_scores import Options, Piece
+from .manual import alike
 from .pure_rows import pivot
 
 Array = Any
@@ -161,6 +162,7 @@ def _piece(q: Array, k: Array, v: Array, piece: Piece, options: Options) -> _Sta
             m, state.s * fade + jnp.sum(p, -1), state.o * fade[..., None] + added, state.spoilt | spoilt
         ), None
 
+    state = _State(*alike(*state, q, k, v)[: len(state)])
     return lax.scan(step, state, jnp.arange(piece.blocks))[0]
 
 
@@ -217,6 +219,7 @@ def _piece_gradients(
             _or_to(to.spoilt, spoilt, start),
         ), None  # fmt: skip
 
+    start_of = _Gradients(*alike(*start_of, q, k, v)[: len(start_of)])
     return lax.scan(step, start_of, jnp.arange(piece.blocks))[0]
 
 

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from . import checks
 from .pure_rows import pivot, wide_dtype
 
 Array = Any
@@ -174,6 +175,7 @@ def _softplus(x: Array) -> Array:
 
 
 @_softplus.defjvp
+@checks.any_rank
 def _softplus_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (x,), (dx,) = primals, tangents
     return _softplus(x), lax.logistic(x) * dx

@@ -17,6 +17,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from . import checks
+
 Array = Any
 Axes = tuple[int, ...]
 
@@ -74,6 +76,7 @@ def _softmax(z: Array, axis: Axes) -> Array:
 
 
 @_softmax.defjvp
+@checks.any_rank
 def _softmax_jvp(axis: Axes, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     y, (dz,) = _softmax(*primals, axis), tangents
     return y, y * (dz - jnp.sum(y * dz, axis, keepdims=True))
@@ -87,6 +90,7 @@ def _log_softmax(z: Array, axis: Axes) -> Array:
 
 
 @_log_softmax.defjvp
+@checks.any_rank
 def _log_softmax_jvp(axis: Axes, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (z,), (dz,) = primals, tangents
     return _log_softmax(z, axis), dz - jnp.sum(_softmax(z, axis) * dz, axis, keepdims=True)
@@ -100,6 +104,7 @@ def _logsumexp(z: Array, axis: Axes) -> Array:
 
 
 @_logsumexp.defjvp
+@checks.any_rank
 def _logsumexp_jvp(axis: Axes, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (z,), (dz,) = primals, tangents
     lse = _logsumexp(z, axis)

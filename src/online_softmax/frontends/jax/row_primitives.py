@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from . import native, primitives, pure_rows
+from . import checks, manual, native, primitives, pure_rows
 from .primitives import Axes, Factors
 
 Array = Any
@@ -27,7 +27,7 @@ def rows(x: Array, where: Array | None, *, op: str, axes: tuple[int, ...]) -> Ar
     Returns: x's shape and format; of logsumexp without `axes`, in float32 (float64 for float64).
     """
     operands = (x,) if where is None else (x, where)
-    return _rows.bind(*operands, op=op, axes=axes)[0]
+    return _rows.bind(*manual.alike(*operands), op=op, axes=axes)[0]
 
 
 def _left(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
@@ -106,4 +106,4 @@ _rows = primitives.define(
     batch=_batch,
     factors=_factors,
 )
-ad.primitive_jvps[_rows] = _jvp
+ad.primitive_jvps[_rows] = checks.any_rank(_jvp)

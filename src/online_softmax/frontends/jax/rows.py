@@ -37,7 +37,7 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Array:
 
     Cost: on a CPU one read of x and one write; a derivative reads the result and the tangent once.
     """
-    return _map(checks.array(x, "x"), where, op="softmax", axis=checks.axis_key(axis))
+    return _map(checks.array(x, "x"), _mask(where), op="softmax", axis=checks.axis_key(axis))
 
 
 def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Array:
@@ -46,7 +46,7 @@ def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Array:
     Arguments, errors and cost as for `softmax`; what `where` leaves out gives -inf. Near 0 the result keeps
     its relative accuracy.
     """
-    return _map(checks.array(x, "x"), where, op="log_softmax", axis=checks.axis_key(axis))
+    return _map(checks.array(x, "x"), _mask(where), op="log_softmax", axis=checks.axis_key(axis))
 
 
 def logsumexp(
@@ -75,12 +75,18 @@ def logsumexp(
     Cost: one read of x; the gradient one more.
     """
     return _logsumexp(
-        checks.array(x, "x"), None if b is None else checks.array(b, "b"), where, axis=checks.axis_key(axis),
+        checks.array(x, "x"), None if b is None else checks.array(b, "b"), _mask(where),
+        axis=checks.axis_key(axis),
         keepdims=checks.flag(keepdims, "keepdims"), return_sign=checks.flag(return_sign, "return_sign"),
     )  # fmt: skip
 
 
+def _mask(where: Any) -> Array | None:
+    return None if where is None else checks.array(where, "where", as_given=True)
+
+
 @partial(jax.jit, static_argnames=("op", "axis"), inline=True)
+@checks.any_rank
 def _map(x: Array, where: Array | None, *, op: str, axis: Any) -> Array:
     given = checks.real(x, "x")
     keep = checks.mask(where, given.shape)
@@ -92,6 +98,7 @@ def _map(x: Array, where: Array | None, *, op: str, axis: Any) -> Array:
 
 
 @partial(jax.jit, static_argnames=("axis", "keepdims", "return_sign"), inline=True)
+@checks.any_rank
 def _logsumexp(
     x: Array, b: Array | None, where: Array | None, *, axis: Any, keepdims: bool, return_sign: bool
 ) -> Any:

@@ -74,6 +74,7 @@ def sample(
 
 
 @partial(jax.jit, static_argnums=(4, 5, 6), inline=True)
+@checks.any_rank
 def _sample(
     logits: Array, temperature: Array, seed: Array, draw: Array, axis: int,
     filters: tuple[int | None, float | None, float | None], origin: tuple[int, int],

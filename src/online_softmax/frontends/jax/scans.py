@@ -59,6 +59,7 @@ def logaddexp(a: Any, b: Any) -> Array:
 
 
 @partial(jax.jit, static_argnums=2, inline=True)
+@checks.any_rank
 def _logaddexp(a: Array, b: Array, target: str) -> Array:
     wide = wide_dtype(target)
     # To the result's format first: both operands count with its bits.
@@ -74,6 +75,7 @@ def _pair(a: Array, b: Array) -> Array:
 
 
 @_pair.defjvp
+@checks.any_rank
 def _pair_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     a, b = primals
     y = _pair(a, b)
@@ -108,6 +110,7 @@ def logcumsumexp(x: Any, axis: Any = -1, *, reverse: Any = False, exclusive: Any
 
 
 @partial(jax.jit, static_argnums=(1, 2, 3), inline=True)
+@checks.any_rank
 def _logcumsumexp(x: Array, axis: int, reverse: bool, exclusive: bool) -> Array:
     z = jnp.atleast_1d(x)
     if not z.size:
@@ -151,6 +154,7 @@ def window_logsumexp(x: Any, window: Any, axis: Any = -1) -> Array:
 
 
 @partial(jax.jit, static_argnums=(1, 2), inline=True)
+@checks.any_rank
 def _window_logsumexp(x: Array, window: int, axis: int) -> Array:
     z = jnp.moveaxis(jnp.atleast_1d(x), axis, -1)
     left = max(1, min(window, z.shape[-1]))
@@ -210,6 +214,7 @@ def _shown(value: Array, source: Array) -> Array:
 
 
 @_shown.defjvp
+@checks.any_rank
 def _shown_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     return _shown(*primals), tangents[1]
 

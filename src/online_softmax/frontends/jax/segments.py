@@ -62,10 +62,12 @@ def segment_softmax(
 
 
 @partial(jax.jit, static_argnums=(2, 3, 4), inline=True)
+@checks.any_rank
 def _run(x: Array, groups: Array, count: int, axis: int, softmax: bool) -> Array:
     z = jnp.moveaxis(x.astype(wide_dtype(x.dtype)), axis, 0)
-    # An id below 0 would count from the end.
-    ids = jnp.where(groups < 0, count, groups)
+    # An id below 0 would count from the end. The number of groups is one that a narrow format may not hold.
+    ids = groups.astype(jnp.int32) if groups.dtype.itemsize < 4 else groups
+    ids = jnp.where(ids < 0, count, ids)
     y = (_softmax if softmax else _logsumexp)(z, ids, count)
     return jnp.moveaxis(y, 0, axis).astype(x.dtype)
 
@@ -88,6 +90,7 @@ def _logsumexp(z: Array, ids: Array, count: int) -> Array:
 
 
 @_logsumexp.defjvp
+@checks.any_rank
 def _logsumexp_jvp(count: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
     z, ids = primals
     lse = _logsumexp(z, ids, count)
@@ -103,6 +106,7 @@ def _softmax(z: Array, ids: Array, count: int) -> Array:
 
 
 @_softmax.defjvp
+@checks.any_rank
 def _softmax_jvp(count: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
     z, ids = primals
     y, dz = _softmax(z, ids, count), tangents[0]
@@ -170,7 +174,9 @@ def _check_offsets(offsets: Array, length: int) -> None:
 
 
 def _integers(value: Any, name: str) -> Array:
-    given = checks.array(value, name)  # not yet JAX's: within `jit` what is known would be traced
+    given = checks.array(
+        value, name, as_given=True
+    )  # not yet JAX's: within `jit` what is known would be traced
     if not jnp.issubdtype(given.dtype, jnp.integer):
         raise TypeError(f"{name} holds {given.dtype}: integers would do")
     if given.ndim != 1:

@@ -50,6 +50,7 @@ def softmax_topk(x: Any, k: Any, axis: Any = -1) -> TopK:
 
 
 @partial(jax.jit, static_argnums=(1, 2), inline=True)
+@checks.any_rank
 def _topk(x: Array, k: int, axis: int) -> tuple[Array, Array, Array]:
     z = jnp.moveaxis(x.astype(wide_dtype(x.dtype)), axis, -1)
     # In the order that top_k sorts by, -0 is less than 0, and a NaN's sign counts.
