@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ... import cpu, cpu_losses
-from ...loss_rules import Rule
+from ... import _core
 from .. import losses as arrays
 from . import memory, mode
-from .loss_options import MEAN, NONE, Options, wide_of
+from .loss_options import NONE, Options, wide_of
 
 #: What is asked for beside the loss, as bits.
 LSE, ENTROPY, RANK = 1, 2, 4
@@ -34,12 +33,6 @@ def keywords(weight: Tensor | None, row_weight: Tensor | None, o: Options) -> di
 def number(value: Any) -> Tensor:
     """A result of a NumPy face, which may be a lone number."""
     return memory.tensor(np.asarray(value))
-
-
-_CODES: Final = {
-    dtype: cpu.CODES[memory.NUMPY[dtype]]
-    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-}
 
 
 def loss(
@@ -78,47 +71,23 @@ def loss_and_gradient(
 
 
 def of_indices(logits: Tensor, targets: Tensor, o: Options, to: Tensor | None) -> Tensor | None:
-    """The everyday case, with as little around the kernel as there can be: class indices without weights.
+    """The everyday case, with nothing in Python around the kernel: class indices without weights.
 
     The loss, and its gradient in `to`; None, and nothing done, for what goes by the NumPy face: what it
     would refuse among the rest.
     """
-    code = _CODES.get(logits.dtype)
-    if code is None or targets.dtype != torch.int64 or not logits.numel() or logits.is_neg():
+    if logits.is_neg():
         return None
-    index = np.ascontiguousarray(targets.numpy()).reshape(-1)
-    classes, count = logits.shape[o.axis], len(index)
-    low, high = index.min(), index.max()
-    if low < 0 or 0 <= o.ignore_index < classes:
-        ignored = index == o.ignore_index
-        index = np.where(ignored, cpu_losses.IGNORED, index)
-        left_out = int(np.count_nonzero(ignored))
-        count -= left_out
-        if np.count_nonzero(index < 0) != left_out:
-            return None
-    if high >= classes or not count:
-        return None
-    rows = np.zeros(len(index))
-    cpu_losses.of_indices(
-        cpu.plan_of(None, "auto", mode.threads(), "exact"),
-        (logits.data_ptr(), logits.shape, _strides(logits), code),
-        o.axis,
-        Rule(*o.smoothing(classes), o.z_loss, o.softcap, 1 / o.temperature),
-        cpu.address(index),
-        rows,
-        None if to is None else (to.data_ptr(), _strides(to)),
-        np.asarray(1.0 / count if o.reduction == MEAN else 1.0),
-    )
-    wide = np.float64 if logits.dtype == torch.float64 else np.float32
-    if o.reduction == NONE:
-        return torch.from_numpy(rows.astype(wide)).view(targets.shape)
-    total = rows.sum()
-    return torch.from_numpy(np.asarray(wide(total / count if o.reduction == MEAN else total)))
+    sharp, uniform = o.smoothing(logits.shape[o.axis]) if o.label_smoothing else (1.0, 0.0)
+    found: Tensor | None = _core.cross_entropy_tensors(
+        logits, targets, o.axis, o.ignore_index, sharp, uniform, o.z_loss, o.softcap, 1 / o.temperature,
+        o.reduction, mode.threads(), _room, to,
+    )  # fmt: skip
+    return found
 
 
-def _strides(t: Tensor) -> tuple[int, ...]:
-    size = t.itemsize
-    return tuple(size * stride for stride in t.stride())
+def _room(logits: Tensor, targets: Tensor, reduction: int) -> Tensor:
+    return torch.empty(targets.shape if reduction == NONE else (), dtype=wide_of(logits))
 
 
 def gradient(
