@@ -52,7 +52,8 @@ struct Call {
     reduction = (int)PyLong_AsLong(a[9]), p.threads = (int)PyLong_AsLong(a[10]);
     const bool odd = PyErr_Occurred() != nullptr;
     if (odd) PyErr_Clear();
-    fine_ = !odd && small_isa && p.threads > 0 && shapes() && classes(ignored);
+    fine_ =
+        !odd && small_isa && p.threads > 0 && reduction >= kNone && reduction <= kSum && shapes() && classes(ignored);
   }
   bool fine() const { return fine_; }
   bool wide() const { return p.dtype == osm::Dtype::f64; }

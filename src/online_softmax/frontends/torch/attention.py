@@ -104,7 +104,7 @@ def attention(
         and (k_scale is v_scale is origin is None and not dropout_p)
         and (layout == "BHSD" and type(return_lse) is bool)
     ):
-        if causal is False and scale is softcap is window is None and causal_align == "lower_right":
+        if scale is softcap is None and window is None and causal is False and causal_align == "lower_right":
             plain = _ALL_KEYS
         else:
             made = arguments.numbers(scale, causal, causal_align, window, softcap, dropout_p, None)

@@ -94,7 +94,8 @@ class _Plain(torch.autograd.Function):
         numbers: Numbers,
     ) -> Any:  # fmt: skip
         ctx.numbers = numbers
-        ctx.set_materialize_grads(False)
+        if with_lse:
+            ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, bias, mask, *made)
         return tuple(made) if with_lse else made[0]
 

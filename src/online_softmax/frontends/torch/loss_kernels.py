@@ -20,6 +20,10 @@ OPTIONS: Final = len(Options._fields)
 LOSS_COUNT: Final = 5 + OPTIONS
 
 
+_of_indices: Final = _core.cross_entropy_tensors
+_threads: Final = torch.get_num_threads
+
+
 def keywords(weight: Tensor | None, row_weight: Tensor | None, o: Options) -> dict[str, Any]:
     return {
         "axis": o.axis,
@@ -40,7 +44,7 @@ def loss(
 ) -> tuple[Tensor, Tensor]:
     options = Options(*o)
     if not made and weight is None and row_weight is None:
-        short = of_indices(logits, targets, options, None)
+        short = _ruled(logits, targets, options, None)
         if short is not None:
             return short, short.new_empty(NOTHING)
     found = arrays.cross_entropy(
@@ -61,7 +65,7 @@ def loss_and_gradient(
     """A loss that is reduced, and its gradient."""
     to = memory.empty_like(logits)
     if weight is None and row_weight is None:
-        short = of_indices(logits, targets, o, to)
+        short = _ruled(logits, targets, o, to)
         if short is not None:
             return short, to
     found = arrays.cross_entropy_with_gradient(
@@ -70,20 +74,23 @@ def loss_and_gradient(
     return number(found.loss), to
 
 
-def of_indices(logits: Tensor, targets: Tensor, o: Options, to: Tensor | None) -> Tensor | None:
+def of_indices(
+    logits: Tensor, targets: Tensor, axis: int, ignore_index: int, reduction: int, to: Tensor | None,
+    rule: tuple[float, float, float, float, float] = (1.0, 0.0, 0.0, 0.0, 1.0),
+) -> Tensor | None:  # fmt: skip
     """The everyday case, with nothing in Python around the kernel: class indices without weights.
 
     The loss, and its gradient in `to`; None, and nothing done, for what goes by the NumPy face: what it
-    would refuse among the rest.
+    would refuse among the rest. logits without lazy negation.
     """
+    return _of_indices(logits, targets, axis, ignore_index, *rule, reduction, _threads(), _room, to)
+
+
+def _ruled(logits: Tensor, targets: Tensor, o: Options, to: Tensor | None) -> Tensor | None:
     if logits.is_neg():
         return None
-    sharp, uniform = o.smoothing(logits.shape[o.axis]) if o.label_smoothing else (1.0, 0.0)
-    found: Tensor | None = _core.cross_entropy_tensors(
-        logits, targets, o.axis, o.ignore_index, sharp, uniform, o.z_loss, o.softcap, 1 / o.temperature,
-        o.reduction, mode.threads(), _room, to,
-    )  # fmt: skip
-    return found
+    rule = (*o.smoothing(logits.shape[o.axis]), o.z_loss, o.softcap, 1 / o.temperature)
+    return of_indices(logits, targets, o.axis, o.ignore_index, o.reduction, to, rule)
 
 
 def _room(logits: Tensor, targets: Tensor, reduction: int) -> Tensor:
