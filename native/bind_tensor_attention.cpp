@@ -152,7 +152,8 @@ PyObject* room_for_lse(const Call& call, PyObject* q, PyObject* statistics) {
   return made;
 }
 
-// (q, k, v, Call's, statistics) -> (output, lse). statistics: q -> an empty lse, where that is not of q's format.
+// (q, k, v, Call's, statistics) -> (output, lse). statistics: q -> an empty lse, where that is not of q's format; None
+// where no lse is wanted, which is then None too.
 PyObject* attention_tensors(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (count != 3 + Call::kCount + 1) {
     PyErr_SetString(PyExc_TypeError, "attention_tensors: 13 arguments");
@@ -162,11 +163,15 @@ PyObject* attention_tensors(PyObject*, PyObject* const* args, Py_ssize_t count) 
   if (!call.fine()) Py_RETURN_NONE;
   Made made;
   if (!(made.of[0] = call.room(args[0], call.q, call.p.dv))) return nullptr;
-  if (!(made.of[1] = room_for_lse(call, args[0], args[3 + Call::kCount]))) return nullptr;
+  PyObject* statistics = args[3 + Call::kCount];
+  const bool wanted = statistics != Py_None;
+  made.of[1] = wanted ? room_for_lse(call, args[0], statistics) : Py_NewRef(Py_None);
+  if (!made.of[1]) return nullptr;
   const TensorLook output(made.of[0]), lse(made.of[1]);
   if (!call.rows_of_heads(output, call.p.dv) || output.dtype() != call.q.dtype()) Py_RETURN_NONE;
-  if (!call.rows_of_heads(lse, -1) || lse.dtype() != (int)call.wide()) Py_RETURN_NONE;
-  place(call.p.o, output), place(call.p.lse, lse);
+  if (wanted && (!call.rows_of_heads(lse, -1) || lse.dtype() != (int)call.wide())) Py_RETURN_NONE;
+  place(call.p.o, output);
+  if (wanted) place(call.p.lse, lse);
   if (!run_free([&] { osm::run_attention(call.p); })) return nullptr;
   return PyTuple_Pack(2, made.of[0], made.of[1]);
 }

@@ -87,7 +87,7 @@ def logsumexp_small_tensor(x: Any, /) -> Any: ...
 def attention_tensors(
     q: Any, k: Any, v: Any, mask: Any, bias: Any, scale: float | None, softcap: float, left: int,
     right: int, lower_right: bool, threads: int, like: Callable[[Any, int], Any],
-    statistics: Callable[[Any], Any], /,
+    statistics: Callable[[Any], Any] | None, /,
 ) -> tuple[Any, Any] | None: ...  # fmt: skip
 def attention_gradient_tensors(
     d_output: Any, d_lse: Any, q: Any, k: Any, v: Any, output: Any, lse: Any, mask: Any, bias: Any,

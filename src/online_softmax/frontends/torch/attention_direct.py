@@ -20,7 +20,7 @@ _is_grad_enabled: Final = torch.is_grad_enabled
 _is_autocast_enabled: Final = torch.is_autocast_enabled
 _PLAIN_TYPES: Final = mode.PLAIN_TYPES
 
-Results = tuple[torch.Tensor, torch.Tensor]
+Results = tuple[torch.Tensor, Any]
 
 
 class Numbers(NamedTuple):
@@ -59,9 +59,10 @@ def _statistics(q: torch.Tensor) -> torch.Tensor:
 
 def forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, mask: torch.Tensor | None,
-    numbers: Numbers,
+    numbers: Numbers, with_lse: bool = True,
 ) -> Results | None:  # fmt: skip
-    """Output and lse of tensors in CPU memory; None, and nothing done, where the call is not plain."""
+    """Output and lse of tensors in CPU memory; None, and nothing done, where the call is not plain. Without
+    `with_lse` None stands for the lse."""
     if (
         q.is_neg()
         or k.is_neg()
@@ -70,7 +71,7 @@ def forward(
         or (mask is not None and mask.is_neg())
     ):
         return None
-    return _forward(q, k, v, mask, bias, *numbers, _threads(), like, _statistics)
+    return _forward(q, k, v, mask, bias, *numbers, _threads(), like, _statistics if with_lse else None)
 
 
 def backward(
@@ -135,11 +136,12 @@ def attention(q: Any, k: Any, v: Any, bias: Any, mask: Any, numbers: Numbers, wi
         or _is_autocast_enabled("cpu")
     ):
         return None
-    found = forward(q, k, v, bias, mask, numbers)
+    wants = (
+        q.requires_grad or k.requires_grad or v.requires_grad or (bias is not None and bias.requires_grad)
+    ) and _is_grad_enabled()
+    found = forward(q, k, v, bias, mask, numbers, with_lse or wants)
     if found is None:
         return None
-    if (
-        q.requires_grad or k.requires_grad or v.requires_grad or (bias is not None and bias.requires_grad)
-    ) and _is_grad_enabled():
+    if wants:
         return _apply(q, k, v, bias, mask, list(found), with_lse, numbers)
     return found if with_lse else found[0]
