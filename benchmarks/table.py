@@ -2,11 +2,12 @@
 
     python -m benchmarks.table [--name rows] [--readme README.md] [--quick]
 
-Writes results/table.md and results/softmax.svg; the tables of attention.json, attention_accuracy.json and
-losses.json stand last, where these are there. With --readme it also puts the table without them between the
-lines `<!-- benchmarks: begin -->` and `<!-- benchmarks: end -->` of that file, and results/report.txt, what
-`online-softmax report` printed, between those of `report`, and the summaries of attention and of the losses
-between those of `attention` and `losses`, so that no figure is copied by hand.
+Writes results/table.md and results/softmax.svg; the tables of attention.json, attention_accuracy.json,
+losses.json, training.json, torch_calls.json and jax.json stand last, where these are there. With --readme it
+also puts the table without them between the lines `<!-- benchmarks: begin -->` and `<!-- benchmarks: end -->`
+of that file, results/report.txt, what `online-softmax report` printed, between those of `report`, and the
+summaries of attention, the losses and the frameworks' faces between those of `attention`, `losses` and
+`faces`, so that no figure is copied by hand.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import attention_table, losses_table, record
+from benchmarks import attention_table, faces_table, losses_table, record
 from benchmarks.cases import JAX, ORT_OUT, OURS_OUT, SCIPY, TORCH_OUT
 from benchmarks.markdown import markdown
 
@@ -192,6 +193,12 @@ def main() -> None:
     more += [] if exact is None else [attention_table.accuracy(exact)]
     losses = record.read("losses", arguments.quick)
     more += [] if losses is None else [losses_table.tables(losses)]
+    steps, calls, jax = (record.read(name, arguments.quick) for name in ("training", "torch_calls", "jax"))
+    faces = [] if steps is None else [faces_table.training(steps)]
+    more += faces
+    more += [] if calls is None else [faces_table.calls(calls)]
+    more += [] if jax is None else [faces_table.jax(jax)]
+    faces += [] if jax is None else [faces_table.jax_summary(jax)]
     (folder / "table.md").write_text("\n\n".join([text, *more]) + "\n")
     if importlib.util.find_spec("matplotlib") is None:
         print("matplotlib not installed: no figure")
@@ -206,6 +213,8 @@ def main() -> None:
             into_readme(arguments.readme, "attention", attention_table.summary(timed, exact))
         if losses is not None:
             into_readme(arguments.readme, "losses", losses_table.summary(losses))
+        if faces:
+            into_readme(arguments.readme, "faces", "\n\n".join(faces))
     print(f"wrote {folder / 'table.md'}")
 
 
