@@ -14,6 +14,14 @@ constexpr double kEmpty = -std::numeric_limits<double>::infinity();
 
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
+// Threads that are worth waking: of so few multiply-adds (some tens of microseconds) the caller does all by itself.
+inline int worth_waking(const AttentionProblem& p) {
+  constexpr double few = 200'000;
+  double all = 0;
+  for (int64_t b = 0; b < p.batch; ++b) all += (double)p.sequences[b].queries * (double)p.sequences[b].keys;
+  return all * (double)(p.heads * (p.d + p.dv)) < few ? 1 : p.threads;
+}
+
 // Weights whose number lies below this are dropped.
 inline uint32_t drop_below(double p) { return (uint32_t)std::min(std::nearbyint(p * 0x1p32), 0x1p32 - 1); }
 

@@ -280,6 +280,8 @@ NB_MODULE(_core, m) {
   bind_sample(m);
   bind_jax(m);
   bind_tensor(m);
+  bind_tensor_attention(m);
+  bind_tensor_losses(m);
   m.def("normalize_array", &normalize_array);
   m.def("exp_array", &exp_array);
   m.def("set_cached_limit",

@@ -27,3 +27,5 @@ void bind_scans(nanobind::module_& m);
 void bind_sample(nanobind::module_& m);
 void bind_jax(nanobind::module_& m);
 void bind_tensor(nanobind::module_& m);
+void bind_tensor_attention(nanobind::module_& m);
+void bind_tensor_losses(nanobind::module_& m);

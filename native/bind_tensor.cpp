@@ -6,60 +6,39 @@
 #include <cstring>
 
 #include "bind.h"
-#include "dlpack.h"
 #include "driver.h"
+#include "look.h"
 
 namespace nb = nanobind;
 
+const dlpack::ExchangeApi* tensor_api = nullptr;
+PyTypeObject* tensor_type = nullptr;
+PyObject *tensor_empty_like = nullptr, *tensor_new_empty = nullptr;
+
 namespace {
 
-const dlpack::ExchangeApi* api = nullptr;
-PyTypeObject* tensor_type = nullptr;
-PyObject *empty_like = nullptr, *new_empty = nullptr;
 constexpr int64_t kFewRows = 1024;
 
-// A borrowed look at a tensor whose elements lie end to end, or nothing.
-struct Look {
-  dlpack::Tensor t{};
+// A look at a tensor whose elements lie end to end, or nothing.
+struct Look : TensorLook {
+  using TensorLook::TensorLook;
   int64_t elements = 1;
-  bool held = false;
-  explicit Look(PyObject* tensor) {
-    if (!api || !PyObject_TypeCheck(tensor, tensor_type)) return;
-    held = api->borrow(tensor, &t) == 0;
-    if (!held) PyErr_Clear();
-  }
-  int dtype() const {
-    if (t.dtype.lanes != 1) return -1;
-    if (t.dtype.code == dlpack::kBfloat) return t.dtype.bits == 16 ? (int)osm::Dtype::bf16 : -1;
-    if (t.dtype.code != dlpack::kFloat) return -1;
-    switch (t.dtype.bits) {
-      case 32:
-        return (int)osm::Dtype::f32;
-      case 64:
-        return (int)osm::Dtype::f64;
-      case 16:
-        return (int)osm::Dtype::f16;
-      default:
-        return -1;
-    }
-  }
-  char* data() const { return (char*)t.data + t.byte_offset; }
   int64_t cols() const { return t.shape[t.ndim - 1]; }
   bool simple() {
-    if (!small_isa || !held || t.device.type != dlpack::kCpu || t.ndim < 1 || !t.data || dtype() < 0) return false;
+    if (!small_isa || !lies() || t.ndim < 1 || dtype() < 0) return false;
     for (int d = t.ndim - 1; d >= 0; --d) {
       if (t.shape[d] != 1 && t.strides && t.strides[d] != elements) return false;
       elements *= t.shape[d];
       if (elements < 1 || elements > kSmall) return false;
     }
-    return (uintptr_t)data() % osm::dtype_size((osm::Dtype)dtype()) == 0;
+    return true;
   }
 };
 
 PyObject* map_small(PyObject* tensor, osm::Op op) {
   Look x(tensor);
   if (!x.simple()) Py_RETURN_NONE;
-  PyObject* result = PyObject_CallFunctionObjArgs(empty_like, tensor, nullptr);
+  PyObject* result = PyObject_CallFunctionObjArgs(tensor_empty_like, tensor, nullptr);
   if (!result) return nullptr;
   Look y(result);
   if (!y.simple() || y.elements != x.elements) {
@@ -125,7 +104,7 @@ PyObject* logsumexp_small_tensor(PyObject*, PyObject* tensor) {
     if (!n || PyTuple_SetItem(shape, d, n)) Py_CLEAR(shape);
   }
   if (!shape) return nullptr;
-  PyObject* result = PyObject_CallFunctionObjArgs(new_empty, tensor, shape, nullptr);
+  PyObject* result = PyObject_CallFunctionObjArgs(tensor_new_empty, tensor, shape, nullptr);
   Py_DECREF(shape);
   if (!result) return nullptr;
   Look y(result);
@@ -158,7 +137,8 @@ bool use_tensors(const nb::object& type, const nb::object& like) {
   if (!found || !found->borrow) return false;
   nb::object fresh = type.attr("new_empty");
   tensor_type = (PyTypeObject*)nb::object(type).release().ptr();
-  api = found, empty_like = nb::object(like).release().ptr(), new_empty = fresh.release().ptr();
+  tensor_api = found;
+  tensor_empty_like = nb::object(like).release().ptr(), tensor_new_empty = fresh.release().ptr();
   return true;
 }
 

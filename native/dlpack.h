@@ -8,7 +8,7 @@ namespace dlpack {
 
 constexpr uint32_t kMajor = 1;
 constexpr int32_t kCpu = 1;
-constexpr uint8_t kFloat = 2, kBfloat = 4;
+constexpr uint8_t kInt = 0, kFloat = 2, kBfloat = 4, kBool = 6;
 
 struct Version {
   uint32_t major, minor;

@@ -270,13 +270,14 @@ class Item {
 }  // namespace
 
 void run_attention(const AttentionProblem& problem) {
+  const int threads = worth_waking(problem);
   const Plan plan(problem);
   const std::vector<Work> all = works(problem);
   const int64_t items = (int64_t)all.size();
   int64_t segments = 0;
   for (const Work& work : all) segments = std::max(segments, work.segments);
-  if (items >= 2 * problem.threads || segments <= 1 || problem.threads == 1) {
-    parallel_for(items, problem.threads, [&](int64_t i) { Item(plan, all[(size_t)i]).whole(); });
+  if (items >= 2 * threads || segments <= 1 || threads == 1) {
+    parallel_for(items, threads, [&](int64_t i) { Item(plan, all[(size_t)i]).whole(); });
     return;
   }
   // Few items over many keys: their segments are shared out.
@@ -291,11 +292,11 @@ void run_attention(const AttentionProblem& problem) {
   const int64_t row = plan.width * plan.kernels.size;
   std::vector<AttentionState> states((size_t)states_needed);
   std::vector<char> o((size_t)(states_needed * row));
-  parallel_for((int64_t)parts.size(), problem.threads, [&](int64_t i) {
+  parallel_for((int64_t)parts.size(), threads, [&](int64_t i) {
     const Part& part = parts[(size_t)i];
     Item(plan, all[(size_t)part.item]).part(part.segment, states.data() + part.at, o.data() + part.at * row);
   });
-  parallel_for((int64_t)parts.size(), problem.threads, [&](int64_t i) {
+  parallel_for((int64_t)parts.size(), threads, [&](int64_t i) {
     const Part& part = parts[(size_t)i];
     if (part.segment == 0) Item(plan, all[(size_t)part.item]).join(states.data() + part.at, o.data() + part.at * row);
   });

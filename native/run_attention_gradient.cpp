@@ -100,14 +100,16 @@ class Chunks {
     const int64_t rows = head_.rows.count(), fold = (rows + kFoldRows - 1) / kFoldRows;
     const int64_t k_bytes = plan_.chunk * plan_.width * kernels_.size,
                   v_bytes = plan_.chunk * plan_.v_width * kernels_.size;
-    std::memset(dk_, 0, (size_t)(2 * k_bytes)), std::memset(dv_, 0, (size_t)(2 * v_bytes));
+    const int64_t k_sums = n * plan_.width * kernels_.size, v_sums = n * plan_.v_width * kernels_.size;
+    for (int64_t f = 0; f <= (fold > 1); ++f)
+      std::memset(dk_ + f * k_bytes, 0, (size_t)k_sums), std::memset(dv_ + f * v_bytes, 0, (size_t)v_sums);
     for (int64_t f = 0; f < fold; ++f) {
       char *dk = f ? dk_ + k_bytes : dk_, *dv = f ? dv_ + v_bytes : dv_;
       const int64_t end = std::min(rows, (f + 1) * kFoldRows);
       for (int64_t t = f * kFoldRows; t < end; t += kTile) tile(t, std::min(kTile, end - t), dk, dv, dq, nullptr);
       if (!f) continue;
       kernels_.add(dk_, dk, n * plan_.width), kernels_.add(dv_, dv, n * plan_.v_width);
-      std::memset(dk, 0, (size_t)k_bytes), std::memset(dv, 0, (size_t)v_bytes);
+      std::memset(dk, 0, (size_t)k_sums), std::memset(dv, 0, (size_t)v_sums);
     }
     head_.rows.addresses(p_.k_grad, key, n, key_rows_), head_.rows.addresses(p_.v_grad, key, n, value_rows_);
     for (int64_t j = 0; j < n; ++j) {
@@ -281,6 +283,7 @@ bool great(const AttentionGradientProblem& p) {
 
 void run_attention_gradient(const AttentionGradientProblem& given) {
   AttentionGradientProblem problem = given;
+  problem.threads = worth_waking(given);
   std::vector<double> parts;
   AttentionArray fresh;
   if (great(given)) {

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,21 @@ def use_tensors(type: type, empty_like: Any, /) -> bool: ...
 def softmax_small_tensor(x: Any, /) -> Any: ...
 def log_softmax_small_tensor(x: Any, /) -> Any: ...
 def logsumexp_small_tensor(x: Any, /) -> Any: ...
+def attention_tensors(
+    q: Any, k: Any, v: Any, mask: Any, bias: Any, scale: float | None, softcap: float, left: int,
+    right: int, lower_right: bool, threads: int, like: Callable[[Any, int], Any],
+    statistics: Callable[[Any], Any] | None, /,
+) -> tuple[Any, Any] | None: ...  # fmt: skip
+def attention_gradient_tensors(
+    d_output: Any, d_lse: Any, q: Any, k: Any, v: Any, output: Any, lse: Any, mask: Any, bias: Any,
+    scale: float | None, softcap: float, left: int, right: int, lower_right: bool, threads: int,
+    like: Callable[[Any, int], Any], /,
+) -> tuple[Any, Any, Any] | None: ...  # fmt: skip
+def cross_entropy_tensors(
+    logits: Any, targets: Any, axis: int, ignore_index: int, sharp: float, uniform: float, z_loss: float,
+    softcap: float, inverse_temperature: float, reduction: int, threads: int,
+    room: Callable[[Any, Any, int], Any], gradient: Any, /,
+) -> Any: ...  # fmt: skip
 def add_array(
     plan: Plan, dtype: int, shape: Sequence[int], a: int, a_strides: Sequence[int], b: int,
     b_strides: Sequence[int], y: int, y_strides: Sequence[int], /,

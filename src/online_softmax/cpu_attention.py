@@ -122,36 +122,6 @@ def backward(
         call.backward(given["lse"].dtype != np.float64, bias is not None and bias.dtype == np.float64)
 
 
-def dense(
-    dtype: np.dtype[Any],
-    sizes: tuple[int, int, int, int, int, int, int],
-    arrays: dict[str, tuple[int, list[int]]],
-    *,
-    scale: float,
-    softcap: float,
-    lower_right: bool,
-    window: tuple[int, int],
-    threads: int,
-) -> _core.Attention:
-    """A call described without arrays, for faces that have none: its `forward` and `backward` run it.
-
-    Args:
-        dtype: of q, k and v.
-        sizes: batch, heads, heads of k, queries, keys, features of q and of v.
-        arrays: address and strides in bytes of what `forward` and `backward` above take by these names, four
-            axes (three of lse, d_lse and delta); whoever calls keeps them alive.
-    """
-    batch, heads, groups, queries, keys, d, dv = sizes
-    code = _CODE[dtype]
-    plan = plan_of(None, "auto", threads, "exact")
-    call = _core.Attention(plan, code, code, (batch, heads, groups, d, dv), [0, queries, 0, keys] * batch)
-    call.scores(scale, softcap)
-    call.band(lower_right, *window)
-    for name, (place, strides) in arrays.items():
-        call.array(name, place, strides)
-    return call
-
-
 def keep(
     dropout_p: float,
     seed: int,

@@ -42,35 +42,6 @@ class Problem:
     tokens: Array | None = None
 
 
-def of_indices(
-    plan: _core.Plan,
-    logits: tuple[int, Any, Any, int],
-    axis: int,
-    rule: Rule,
-    targets: int,
-    loss: Array,
-    gradient: tuple[int, Any] | None = None,
-    d_loss: Array | None = None,
-) -> None:
-    """The losses of rows, and their gradient: `run` for callers that know where things lie.
-
-    Args:
-        logits: address, shape, strides in bytes and code of the format; not empty.
-        targets: address of (rows,) int64, C-contiguous: each a class.
-        gradient: address and strides, of logits' shape and format; d_loss: () float64.
-    """
-    at, shape, strides, code = logits
-    call = _core.Losses(plan, code, shape, axis)
-    call.array("x", at, strides, code)
-    call.targets(targets)
-    call.numbers("loss", address(loss))
-    if gradient is not None and d_loss is not None:
-        call.array("y", *gradient, code)
-        call.numbers("d_loss", address(d_loss))
-    call.rule(rule.sharp, rule.uniform, rule.z_loss, rule.softcap, rule.inverse_temperature)
-    call.run(False, False, 0.0)
-
-
 def run(
     problem: Problem,
     made: dict[str, Array],

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from . import attention_arguments as arguments
+from . import attention_direct as direct
 from . import attention_ops as ops
 from .attention_options import Rest
+
+_ALL_KEYS: Final = direct.Numbers()
 
 
 class AttentionOutput(NamedTuple):
@@ -101,10 +104,14 @@ def attention(
         and (k_scale is v_scale is origin is generator is None and type(dropout_p) is float and not dropout_p)
         and (type(layout) is str and layout == "BHSD" and type(return_lse) is bool)
     ):
-        numbers = arguments.numbers(scale, causal, causal_align, window, softcap, dropout_p, None)
-        found = ops.direct(q, k, v, bias, Rest(mask, None, None, None, None, None, *numbers))
+        if scale is softcap is None and window is None and causal is False and causal_align == "lower_right":
+            plain = _ALL_KEYS
+        else:
+            made = arguments.numbers(scale, causal, causal_align, window, softcap, dropout_p, None)
+            plain = direct.Numbers(*made[:5])
+        found = direct.attention(q, k, v, bias, mask, plain, return_lse)
         if found is not None:
-            return AttentionOutput(*found) if return_lse else found[0]
+            return AttentionOutput(*found) if return_lse else found
     stored = arguments.operands(q, k, v) or not block_table is k_scale is v_scale is None
     by_place = arguments.layout(layout)
     numbers = arguments.numbers(scale, causal, causal_align, window, softcap, dropout_p, origin)

@@ -1,110 +1,147 @@
-"""The way of plain calls from tensors to the native core, without NumPy arrays between: q, k and v of one
+"""The way of plain calls from tensors to the native core, with nothing in Python between: q, k and v of one
 format, with a mask or bias or without, and none of the rarer options. Whatever else there is goes by
 `attention_kernels`, which is also where what does not fit together is refused."""
 
 from __future__ import annotations
 
-import math
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
-from ... import cpu_attention
+from ... import _core
 from . import memory, mode
-from .attention_options import Rest, wide
+from .attention_options import Rest, rows_by_place, wide
 
-_DTYPES: Final = {t: memory.NUMPY[t] for t in (torch.float32, torch.float64, torch.float16, torch.bfloat16)}
-#: Scales and softcaps past these have rules of their own.
-_MOST: Final = 1e18
+_forward: Final = _core.attention_tensors
+_backward: Final = _core.attention_gradient_tensors
+_threads: Final = torch.get_num_threads
+_is_compiling: Final = torch.compiler.is_compiling
+_is_grad_enabled: Final = torch.is_grad_enabled
+_is_autocast_enabled: Final = torch.is_autocast_enabled
+_PLAIN_TYPES: Final = mode.PLAIN_TYPES
+
+Results = tuple[torch.Tensor, Any]
 
 
-def serves(q: Any, k: Any, v: Any, bias: Any, sinks: Any, rest: Rest) -> bool:
-    """Whether the call is plain, and its shapes fit together."""
-    if not (
+class Numbers(NamedTuple):
+    """Those of `Rest` that a plain call has, in their order there."""
+
+    scale: float | None = None
+    softcap: float = 0.0
+    left: int = -1
+    right: int = -1
+    lower_right: bool = True
+
+
+def numbers_of(rest: Rest, sinks: torch.Tensor | None) -> Numbers | None:
+    """None where the call is not plain."""
+    if (
         sinks is rest.slopes is rest.seed is rest.seqlens_k is rest.cu_seqlens_q is rest.cu_seqlens_k is None
         and rest.origin is None
     ):
-        return False
-    if not (q.ndim == k.ndim == v.ndim == 4 and q.dtype is k.dtype is v.dtype and q.dtype in _DTYPES):
-        return False
-    (batch, heads, queries, d), (_, groups, keys, _) = q.shape, k.shape
-    if not (batch and heads and queries and groups and keys and heads % groups == 0):
-        return False
-    dv = v.shape[3]
-    if k.shape != (batch, groups, keys, d) or v.shape != (batch, groups, keys, dv) or max(d, dv) > 1024:
-        return False
-    if (rest.scale is not None and not abs(rest.scale) < _MOST) or not 0 <= rest.softcap < _MOST:
-        return False
-    if bias is not None and (
-        bias.dtype is not wide(q) or not _broadcasts(bias, (batch, heads, queries, keys))
-    ):
-        return False
-    mask = rest.mask
-    if mask is not None and not (
-        mask.dtype is torch.bool and _broadcasts(mask, (batch, heads, queries, keys))
-    ):
-        return False
-    return not any(t is not None and (t.is_neg() or t.data_ptr() % t.itemsize) for t in (q, k, v, bias, mask))
+        return Numbers(rest.scale, rest.softcap, rest.left, rest.right, rest.lower_right)
+    return None
 
 
-def _broadcasts(t: torch.Tensor, shape: tuple[int, ...]) -> bool:
-    return t.ndim <= 4 and all(n in (1, m) for n, m in zip(reversed(t.shape), reversed(shape), strict=False))
+def rest_of(mask: torch.Tensor | None, numbers: Numbers) -> Rest:
+    return Rest(mask, None, None, None, None, None, *numbers)
+
+
+def like(t: torch.Tensor, features: int) -> torch.Tensor:
+    """Memory for (batch, heads, length, features) laid out like `t`."""
+    order = (0, 2, 1, 3) if rows_by_place(t) else (0, 1, 2, 3)
+    return memory.empty_permuted((*t.shape[:3], features), order, t.dtype)
+
+
+def _statistics(q: torch.Tensor) -> torch.Tensor:
+    return torch.empty(q.shape[:-1], dtype=wide(q))
 
 
 def forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, rest: Rest,
-    output: torch.Tensor, lse: torch.Tensor,
-) -> None:  # fmt: skip
-    arrays = _operands(q, k, v, bias, rest)
-    arrays["o"], arrays["lse"] = _array(output), _array(lse)
-    _described(q, k, v, rest, arrays).forward(False, lse.dtype is torch.float32)
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, mask: torch.Tensor | None,
+    numbers: Numbers, with_lse: bool = True,
+) -> Results | None:  # fmt: skip
+    """Output and lse of tensors in CPU memory; None, and nothing done, where the call is not plain. Without
+    `with_lse` None stands for the lse."""
+    if (
+        q.is_neg()
+        or k.is_neg()
+        or v.is_neg()
+        or (bias is not None and bias.is_neg())
+        or (mask is not None and mask.is_neg())
+    ):
+        return None
+    return _forward(q, k, v, mask, bias, *numbers, _threads(), like, _statistics if with_lse else None)
 
 
 def backward(
     do: torch.Tensor, dlse: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-    bias: torch.Tensor | None, rest: Rest, output: torch.Tensor, lse: torch.Tensor,
-    gradients: list[torch.Tensor],
-) -> None:  # fmt: skip
-    if do.shape != output.shape or lse.shape != q.shape[:-1] or output.shape[3] != v.shape[3]:
-        raise ValueError(
-            f"d_output, output and lse have shapes {tuple(do.shape)}, {tuple(output.shape)} and "
-            f"{tuple(lse.shape)}: those of the results of attention would do"
-        )
-    arrays = _operands(q, k, v, bias, rest)
-    do, output, lse = do.to(q.dtype).resolve_neg(), output.to(q.dtype), lse.to(wide(q))
-    arrays |= {"d_out": _array(do), "o": _array(output), "lse": _array(lse)}
-    if dlse is not None:
-        dlse = dlse.to(torch.float64).resolve_neg()
-        arrays["d_lse"] = _array(dlse)
-    for name, t in zip(("q_grad", "k_grad", "v_grad"), gradients, strict=True):
-        arrays[name] = _array(t)
-    _described(q, k, v, rest, arrays).backward(lse.dtype is torch.float32, False)
+    bias: torch.Tensor | None, mask: torch.Tensor | None, output: torch.Tensor, lse: torch.Tensor,
+    numbers: Numbers,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:  # fmt: skip
+    """Gradients of q, k and v, likewise."""
+    for t in (do, dlse, q, k, v, bias, mask, output, lse):
+        if t is not None and t.is_neg():
+            return None
+    return _backward(do, dlse, q, k, v, output, lse, mask, bias, *numbers, _threads(), like)
 
 
-def _operands(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, rest: Rest
-) -> dict[str, tuple[int, list[int]]]:
-    arrays = {"q": _array(q), "k": _array(k), "v": _array(v)}
-    for name, t in (("mask", rest.mask), ("bias", bias)):
-        if t is not None:
-            arrays[name] = _array(t, repeated=True)
-    return arrays
+class _Plain(torch.autograd.Function):
+    """A plain eager call with its gradient: of results that are there already."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Any, k: Any, v: Any, bias: Any, mask: Any, made: list[Any], with_lse: bool,
+        numbers: Numbers,
+    ) -> Any:  # fmt: skip
+        ctx.numbers = numbers
+        if with_lse:
+            ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, bias, mask, *made)
+        return tuple(made) if with_lse else made[0]
+
+    @staticmethod
+    def backward(ctx: Any, do: Any, dlse: Any = None) -> tuple[Any, ...]:
+        q, k, v, bias, mask, output, lse = ctx.saved_tensors
+        if do is None and dlse is None:
+            return (None,) * 8
+        of_bias = bias is not None and ctx.needs_input_grad[3]
+        if do is not None and not of_bias and not _is_grad_enabled() and type(do) in _PLAIN_TYPES:
+            found = mode.plain() and backward(do, dlse, q, k, v, bias, mask, output, lse, ctx.numbers)
+            if found:
+                return (*found, None, None, None, None, None)
+        if do is None:
+            do = torch.zeros_like(output)
+        rest = rest_of(mask, ctx.numbers)
+        op = torch.ops.online_softmax.attention_backward
+        dq, dk, dv, d_bias, _ = op(do, dlse, q, k, v, bias, None, output, lse, of_bias, *rest)
+        return dq, dk, dv, d_bias if of_bias else None, None, None, None, None
 
 
-def _array(t: torch.Tensor, *, repeated: bool = False) -> tuple[int, list[int]]:
-    """Address and strides in bytes; 0 along an axis that is `repeated` from 1, of four."""
-    size = t.itemsize
-    if not repeated:
-        return t.data_ptr(), [size * s for s in t.stride()]
-    strides = [0 if n == 1 else size * s for n, s in zip(t.shape, t.stride(), strict=True)]
-    return t.data_ptr(), [0] * (4 - t.ndim) + strides
+# Not Function.apply: what that does in Python takes as long as all else here, and is for torch.func.
+_apply: Final = super(torch.autograd.Function, _Plain).apply
 
 
-def _described(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rest: Rest, arrays: Any) -> Any:
-    (batch, heads, queries, d), (_, groups, keys, dv) = q.shape, v.shape
-    scale = 1 / math.sqrt(max(d, 1)) if rest.scale is None else rest.scale
-    return cpu_attention.dense(
-        _DTYPES[q.dtype], (batch, heads, groups, queries, keys, d, dv), arrays, scale=scale,
-        softcap=rest.softcap, lower_right=rest.lower_right, window=(rest.left, rest.right),
-        threads=mode.threads(),
-    )  # fmt: skip
+def attention(q: Any, k: Any, v: Any, bias: Any, mask: Any, numbers: Numbers, with_lse: bool) -> Any:
+    """The output, or (output, lse), of a plain call where nothing traces, transforms or casts; None for all
+    others. q and the rest may be anything."""
+    if (
+        _is_compiling()
+        or type(q) not in _PLAIN_TYPES
+        or type(k) not in _PLAIN_TYPES
+        or type(v) not in _PLAIN_TYPES
+        or not (bias is None or type(bias) in _PLAIN_TYPES)
+        or not (mask is None or type(mask) in _PLAIN_TYPES)
+        or not mode.plain()
+        or _is_autocast_enabled("cpu")
+    ):
+        return None
+    wants = (
+        q.requires_grad or k.requires_grad or v.requires_grad or (bias is not None and bias.requires_grad)
+    ) and _is_grad_enabled()
+    found = forward(q, k, v, bias, mask, numbers, with_lse or wants)
+    if found is None:
+        return None
+    if wants:
+        return _apply(q, k, v, bias, mask, list(found), with_lse, numbers)
+    return found if with_lse else found[0]

@@ -15,7 +15,8 @@ from .. import checks
 from ..attention_call import Call, Options, described
 from . import attention_direct as plain
 from . import memory, mode
-from .attention_options import Rest, rows_by_place, split, wide
+from .attention_direct import like
+from .attention_options import Rest, split, wide
 
 Array = memory.Array
 
@@ -57,12 +58,6 @@ def rows(t: torch.Tensor, packed: bool) -> Array:
     return np.moveaxis(a[0], 0, 1) if packed else a
 
 
-def like(t: torch.Tensor, features: int) -> torch.Tensor:
-    """Memory for (batch, heads, length, features) laid out like `t`."""
-    order = (0, 2, 1, 3) if rows_by_place(t) else (0, 1, 2, 3)
-    return memory.empty_permuted((*t.shape[:3], features), order, t.dtype)
-
-
 def _call(q: Any, k: Any, v: Any, bias: Any, sinks: Any, rest: Rest) -> Call:
     packed = rest.cu_seqlens_q is not None
     return described(rows(q, packed), rows(k, packed), rows(v, packed), options(bias, sinks, rest))
@@ -70,18 +65,11 @@ def _call(q: Any, k: Any, v: Any, bias: Any, sinks: Any, rest: Rest) -> Call:
 
 def forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
     (q, k, v, bias, sinks), rest = split(args)
-    if plain.serves(q, k, v, bias, sinks, rest):
-        return direct(q, k, v, bias, rest)
+    numbers = plain.numbers_of(rest, sinks)
+    made = None if numbers is None else plain.forward(q, k, v, bias, rest.mask, numbers)
+    if made is not None:
+        return made
     return attended(_call(q, k, v, bias, sinks, rest), q, v.shape[3])
-
-
-def direct(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, rest: Rest
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """A call that `attention_direct` serves."""
-    output, lse = like(q, v.shape[3]), torch.empty(q.shape[:-1], dtype=wide(q))
-    plain.forward(q, k, v, bias, rest, output, lse)
-    return output, lse
 
 
 def attended(call: Call, q: torch.Tensor, features: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -136,10 +124,11 @@ def keep(
 
 def backward(*args: Any) -> tuple[torch.Tensor, ...]:
     (do, dlse, q, k, v, bias, sinks, output, lse, bias_grad), rest = split(args)
-    if not bias_grad and plain.serves(q, k, v, bias, sinks, rest):
-        found = [like(t, t.shape[3]) for t in (q, k, v)]
-        plain.backward(do, dlse, q, k, v, bias, rest, output, lse, found)
-        return (*found, or_nothing(None, q), or_nothing(None, q))
+    numbers = None if bias_grad else plain.numbers_of(rest, sinks)
+    if numbers is not None:
+        found = plain.backward(do, dlse, q, k, v, bias, rest.mask, output, lse, numbers)
+        if found is not None:
+            return (*found, or_nothing(None, q), or_nothing(None, q))
     call = _call(q, k, v, bias, sinks, rest)
     problem = call.problem
     given = {

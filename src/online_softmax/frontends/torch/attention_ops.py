@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from . import attention_composed as composed
-from . import attention_direct, mode
 from . import attention_fold as fold
 from . import attention_kernels as kernels
 from . import attention_pieces as pieces
@@ -208,26 +207,3 @@ KEEP = Op(
     "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, float dropout_p, int[]? origin) -> Tensor",
     cpu=kernels.keep, fake=_fake_keep, vmap=fold.alone("attention_keep"),
 )  # fmt: skip
-
-
-def _dense(t: Any) -> bool:
-    """Whether it is a plain tensor in CPU memory."""
-    return type(t) in mode.PLAIN_TYPES and t.is_cpu and t.layout is torch.strided and not t._is_zerotensor()
-
-
-def direct(q: Any, k: Any, v: Any, bias: Any, rest: Rest) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The results of a plain call where nothing traces, transforms or casts; None for all others."""
-    operands = (q, k, v, bias, rest.mask)
-    if (
-        torch.compiler.is_compiling()
-        or not all(_dense(t) for t in operands[:3])
-        or not all(_dense(t) for t in operands[3:] if t is not None)
-        or not mode.plain()
-        or mode.autocast("cpu")
-        or not attention_direct.serves(q, k, v, bias, None, rest)
-    ):
-        return None
-    if mode.wants_gradient(operands):
-        found: tuple[torch.Tensor, torch.Tensor] = _Attention.apply(q, k, v, bias, None, *rest)
-        return found
-    return kernels.direct(q, k, v, bias, rest)

@@ -11,7 +11,8 @@ import torch
 
 from .. import attention_derivatives as arrays
 from . import memory
-from .attention_kernels import like, number
+from .attention_direct import like
+from .attention_kernels import number
 from .attention_options import Rest, split, wide
 
 Array = memory.Array

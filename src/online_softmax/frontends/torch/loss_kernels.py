@@ -8,17 +8,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ... import cpu, cpu_losses
-from ...loss_rules import Rule
+from ... import _core
 from .. import losses as arrays
 from . import memory, mode
-from .loss_options import MEAN, NONE, Options, wide_of
+from .loss_options import NONE, Options, wide_of
 
 #: What is asked for beside the loss, as bits.
 LSE, ENTROPY, RANK = 1, 2, 4
 NOTHING: Final = (0,)
 OPTIONS: Final = len(Options._fields)
 LOSS_COUNT: Final = 5 + OPTIONS
+
+
+_of_indices: Final = _core.cross_entropy_tensors
+_threads: Final = torch.get_num_threads
 
 
 def keywords(weight: Tensor | None, row_weight: Tensor | None, o: Options) -> dict[str, Any]:
@@ -36,18 +39,12 @@ def number(value: Any) -> Tensor:
     return memory.tensor(np.asarray(value))
 
 
-_CODES: Final = {
-    dtype: cpu.CODES[memory.NUMPY[dtype]]
-    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-}
-
-
 def loss(
     logits: Tensor, targets: Tensor, weight: Tensor | None, row_weight: Tensor | None, made: int, *o: Any
 ) -> tuple[Tensor, Tensor]:
     options = Options(*o)
     if not made and weight is None and row_weight is None:
-        short = of_indices(logits, targets, options, None)
+        short = _ruled(logits, targets, options, None)
         if short is not None:
             return short, short.new_empty(NOTHING)
     found = arrays.cross_entropy(
@@ -68,7 +65,7 @@ def loss_and_gradient(
     """A loss that is reduced, and its gradient."""
     to = memory.empty_like(logits)
     if weight is None and row_weight is None:
-        short = of_indices(logits, targets, o, to)
+        short = _ruled(logits, targets, o, to)
         if short is not None:
             return short, to
     found = arrays.cross_entropy_with_gradient(
@@ -77,48 +74,27 @@ def loss_and_gradient(
     return number(found.loss), to
 
 
-def of_indices(logits: Tensor, targets: Tensor, o: Options, to: Tensor | None) -> Tensor | None:
-    """The everyday case, with as little around the kernel as there can be: class indices without weights.
+def of_indices(
+    logits: Tensor, targets: Tensor, axis: int, ignore_index: int, reduction: int, to: Tensor | None,
+    rule: tuple[float, float, float, float, float] = (1.0, 0.0, 0.0, 0.0, 1.0),
+) -> Tensor | None:  # fmt: skip
+    """The everyday case, with nothing in Python around the kernel: class indices without weights.
 
     The loss, and its gradient in `to`; None, and nothing done, for what goes by the NumPy face: what it
-    would refuse among the rest.
+    would refuse among the rest. logits without lazy negation.
     """
-    code = _CODES.get(logits.dtype)
-    if code is None or targets.dtype != torch.int64 or not logits.numel() or logits.is_neg():
-        return None
-    index = np.ascontiguousarray(targets.numpy()).reshape(-1)
-    classes, count = logits.shape[o.axis], len(index)
-    low, high = index.min(), index.max()
-    if low < 0 or 0 <= o.ignore_index < classes:
-        ignored = index == o.ignore_index
-        index = np.where(ignored, cpu_losses.IGNORED, index)
-        left_out = int(np.count_nonzero(ignored))
-        count -= left_out
-        if np.count_nonzero(index < 0) != left_out:
-            return None
-    if high >= classes or not count:
-        return None
-    rows = np.zeros(len(index))
-    cpu_losses.of_indices(
-        cpu.plan_of(None, "auto", mode.threads(), "exact"),
-        (logits.data_ptr(), logits.shape, _strides(logits), code),
-        o.axis,
-        Rule(*o.smoothing(classes), o.z_loss, o.softcap, 1 / o.temperature),
-        cpu.address(index),
-        rows,
-        None if to is None else (to.data_ptr(), _strides(to)),
-        np.asarray(1.0 / count if o.reduction == MEAN else 1.0),
-    )
-    wide = np.float64 if logits.dtype == torch.float64 else np.float32
-    if o.reduction == NONE:
-        return torch.from_numpy(rows.astype(wide)).view(targets.shape)
-    total = rows.sum()
-    return torch.from_numpy(np.asarray(wide(total / count if o.reduction == MEAN else total)))
+    return _of_indices(logits, targets, axis, ignore_index, *rule, reduction, _threads(), _room, to)
 
 
-def _strides(t: Tensor) -> tuple[int, ...]:
-    size = t.itemsize
-    return tuple(size * stride for stride in t.stride())
+def _ruled(logits: Tensor, targets: Tensor, o: Options, to: Tensor | None) -> Tensor | None:
+    if logits.is_neg():
+        return None
+    rule = (*o.smoothing(logits.shape[o.axis]), o.z_loss, o.softcap, 1 / o.temperature)
+    return of_indices(logits, targets, o.axis, o.ignore_index, o.reduction, to, rule)
+
+
+def _room(logits: Tensor, targets: Tensor, reduction: int) -> Tensor:
+    return torch.empty(targets.shape if reduction == NONE else (), dtype=wide_of(logits))
 
 
 def gradient(

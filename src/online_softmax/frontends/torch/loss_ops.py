@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import loss_calculus as calculus
 from . import loss_kernels as kernels
-from . import mode
+from . import memory, mode
 from .loss_batching import alike, one_by_one, rows_weight
 from .loss_calculus import Given
 from .loss_kernels import ENTROPY, LOSS_COUNT, LSE, NOTHING, OPTIONS, RANK
@@ -18,6 +18,12 @@ from .loss_options import NONE, SCHEMA, Options, wide_of
 from .registry import Op, Rule
 
 _TENSORS: Final = "Tensor logits, Tensor targets, Tensor? weight, Tensor? row_weight, "
+
+
+_PLAIN_TYPES: Final = mode.PLAIN_TYPES
+_plain: Final = mode.plain
+_is_compiling: Final = torch.compiler.is_compiling
+_is_grad_enabled: Final = torch.is_grad_enabled
 
 
 # ---- shapes
@@ -227,7 +233,7 @@ def _gradient_vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
 
 class _Training(torch.autograd.Function):
     """A loss that is trained on, in plain eager code: the gradient is made where the loss is, which saves
-    the backward's reading. Calls of a backward after the first make it anew."""
+    the backward's reading. Calls of a backward after the first make it anew. `made`: loss and gradient."""
 
     @staticmethod
     def forward(
@@ -236,9 +242,10 @@ class _Training(torch.autograd.Function):
         targets: Tensor,
         weight: Tensor | None,
         row_weight: Tensor | None,
+        made: list[Tensor],
         o: Options,
     ) -> Tensor:
-        loss, gradient = kernels.loss_and_gradient(logits, targets, weight, row_weight, o)
+        loss, gradient = made
         ctx.o, ctx.unused = o, iter((True,))
         ctx.save_for_backward(logits, targets, weight, row_weight, gradient)
         return loss
@@ -250,7 +257,7 @@ class _Training(torch.autograd.Function):
             gradient = GRADIENT(dloss, None, *saved, *ctx.o)
         else:
             gradient = _scaled(gradient, dloss, saved, ctx.o)
-        return gradient, None, None, None, None
+        return gradient, None, None, None, None, None
 
 
 def _scaled(gradient: Tensor, dloss: Tensor, saved: list[Any], o: Options) -> Tensor:
@@ -267,12 +274,40 @@ def _scaled(gradient: Tensor, dloss: Tensor, saved: list[Any], o: Options) -> Te
     return GRADIENT(dloss, None, *saved, *o)
 
 
+# Not Function.apply: what that does in Python is for torch.func, and takes long beside a small call.
+_train_on: Final = super(torch.autograd.Function, _Training).apply
+
+
+def direct(logits: Any, targets: Any, ignore_index: int, reduction: int) -> Tensor | None:
+    """The loss of class indices with no other options, where nothing traces or transforms the call; None for
+    all else. logits and targets may be anything."""
+    if _is_compiling() or type(logits) not in _PLAIN_TYPES or type(targets) not in _PLAIN_TYPES:
+        return None
+    if not _plain() or logits.is_neg():
+        return None
+    axis = 1 if logits.ndim > 1 else 0
+    if not (logits.requires_grad and _is_grad_enabled()):
+        return kernels.of_indices(logits, targets, axis, ignore_index, reduction, None)
+    if reduction == NONE or logits.dtype is torch.float16 or not logits.is_cpu:
+        return None
+    to = memory.empty_like(logits)
+    loss = kernels.of_indices(logits, targets, axis, ignore_index, reduction, to)
+    if loss is None:
+        return None
+    o = Options(axis, ignore_index, 0.0, False, 0.0, 0.0, 1.0, reduction, False)
+    trained: Tensor = _train_on(logits, targets, None, None, [loss, to], o)
+    return trained
+
+
 def _train(*args: Any) -> tuple[Tensor, Tensor | None]:
-    logits, targets, *_, made = args[:5]
+    logits, targets, *_, with_lse = args[:5]
     # In float16 a gradient that is still to be scaled may fall below the format's range.
-    alone = logits.requires_grad and not targets.requires_grad and not made
+    alone = logits.requires_grad and not targets.requires_grad and not with_lse
     if alone and args[-2] != NONE and logits.dtype != torch.float16:
-        return _Training.apply(*args[:4], Options(*args[5:])), None
+        weight, row_weight = args[2:4]
+        o = Options(*args[5:])
+        made = kernels.loss_and_gradient(logits, targets, weight, row_weight, o)
+        return _train_on(logits, targets, weight, row_weight, list(made), o), None
     return _Loss.apply(*args)
 
 
