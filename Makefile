@@ -34,8 +34,8 @@ demo: $(VENV)/.package $(VENV)/.extra-plots ## the main job: report on real scor
 	@mkdir -p out
 	$(BIN)/online-softmax run examples/attention_scores.npy -o out/attention_probabilities.npy
 
-test: $(VENV)/.package $(VENV)/.extra-test $(EXHAUSTIVE) ## the test suite, on every core
-	$(BIN)/pytest --numprocesses $(THREADS) --dist worksteal
+test: $(VENV)/.package $(VENV)/.extra-test $(EXHAUSTIVE) ## the test suite, on every core (THOROUGH=1: every case of the slow families)
+	$(if $(THOROUGH),THOROUGH=1) $(BIN)/pytest --numprocesses $(THREADS) --dist worksteal --durations=20
 
 examples: $(VENV)/.package $(VENV)/.extra-examples ## a real model, a paged cache, 65,536 tokens, a model trained (QUICK=1: shorter)
 	$(BIN)/python examples/minilm_embeddings.py

@@ -11,10 +11,27 @@ from collections.abc import Callable
 
 import pytest
 from helpers import CHOICES
+from thinned import EVERY
 
 # A shell that starts the tests in the background has them ignore SIGINT, and so would every child they
 # interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what thinned.py says, unless THOROUGH is set or a test was asked for by its name."""
+    if os.environ.get("THOROUGH") or any("::" in argument for argument in config.args):
+        return
+    seen: dict[str, int] = {}
+    left: list[pytest.Item] = []
+    for item in items:
+        name = f"{item.path.name}::{getattr(item, 'originalname', item.name)}"
+        seen[name] = seen.get(name, -1) + 1
+        if seen[name] % EVERY.get(name, 1):
+            left.append(item)
+    config.hook.pytest_deselected(items=left)
+    gone = set(left)
+    items[:] = [item for item in items if item not in gone]
 
 
 @pytest.fixture(autouse=True)

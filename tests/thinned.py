@@ -1,0 +1,41 @@
+"""Families of tests of which a sample runs, since the whole suite has to end within minutes.
+
+Each case of these traces and compiles programs of its own for seconds, and cases of a family go through the
+same code with other options. `make test THOROUGH=1` runs all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: "file::function" -> of how many cases, in their order, the first one runs.
+EVERY: Final = {
+    "test_jax_attention.py::test_forward_mode_is_the_transpose_of_reverse_mode": 3,
+    "test_jax_attention.py::test_gradients_are_those_of_the_numpy_face": 2,
+    "test_jax_attention.py::test_output_and_lse_are_those_of_the_numpy_face": 3,
+    "test_jax_attention.py::test_vmap_batches_every_argument_without_a_loop": 3,
+    "test_jax_attention.py::test_without_handlers_the_same_law": 3,
+    "test_jax_losses.py::test_loss_and_lse_are_those_of_the_numpy_face": 3,
+    "test_jax_rows.py::test_axes_and_masks_as_jax_nn": 3,
+    "test_jax_rows.py::test_logsumexp_with_weights_and_sign": 2,
+    "test_jax_rows.py::test_values_are_within_the_bound": 2,
+    "test_jax_sampling.py::test_tokens_are_those_of_numpys_function": 3,
+    "test_jax_scans.py::test_derivatives_of_two_orders": 3,
+    "test_jax_scans.py::test_special_values_are_those_of_numpys_functions": 2,
+    "test_jax_scans.py::test_values_are_those_of_numpys_functions": 2,
+    "test_jax_scans.py::test_vmap_and_jit_change_nothing": 2,
+    "test_jax_settings.py::test_operands_of_different_ranks_are_the_library_s_own_affair": 3,
+    "test_jax_settings.py::test_operations_run_where_jit_is_disabled": 3,
+    "test_torch_attention_derivatives.py::test_opcheck": 4,
+    "test_torch_attention_derivatives.py::test_orders_of_torch_func": 3,
+    "test_torch_attention_derivatives.py::test_second_derivatives": 3,
+    "test_torch_attention_derivatives.py::test_vmap_over_each_option": 3,
+    "test_torch_linear.py::test_derivatives_of_every_kind": 4,
+    "test_torch_losses.py::test_derivatives_of_every_kind": 4,
+    "test_torch_rows.py::test_gradcheck": 2,
+    "test_torch_rows.py::test_transforms_and_their_compositions": 4,
+    "test_torch_scans.py::test_compile": 2,
+    "test_torch_scans.py::test_gradcheck": 2,
+    "test_torch_scans.py::test_transforms": 3,
+    "test_values.py::test_rows_past_the_caches": 3,
+}
