@@ -80,10 +80,10 @@ def jax_summary(data: Record) -> str:
         if (found := [r for r in held if _operation(r) == name])
     ]
     reached = sum(r["ratio"] >= r["bar"] for r in held)
-    return (
+    text = (
         f"Against jax.nn on the CPU, geometric means: {', '.join(groups)}. At least as fast in {reached} of "
-        f"{len(held)}{'; slower, these and others included: ' if slower else ''}{', '.join(slower)}."
     )
+    return f"{text}{len(held)}{'; slower of all: ' + ', '.join(slower) if slower else ''}."
 
 
 def _operation(result: Record) -> str:

@@ -4,7 +4,7 @@ The same model on the same batches of real text (language_text.py) from the same
 
     framework   F.scaled_dot_product_attention and F.cross_entropy of the logits
     enabled     the same code inside `online_softmax.torch.enable()`
-    ours        online_softmax.torch.Attention, and LinearCrossEntropyLoss, which builds no logits
+    ours        online_softmax.torch.Attention, and linear_cross_entropy, which builds no logits
 
     pip install 'online-softmax[torch]'
     python examples/torch_train.py
