@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import subprocess
 import sys
@@ -198,8 +197,6 @@ def test_compiled_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
 def test_the_faces_themselves(framework: str, name: str) -> None:
     """Through the router, without stand-ins: the face's own kind, the values within the bound of float32."""
-    if importlib.util.find_spec(f"online_softmax.{framework}") is None:
-        pytest.skip(f"online_softmax.{framework} is not built")
     made = getattr(online_softmax, name)(MAKERS[framework](X), axis=-1)
     assert isinstance(made, torch.Tensor if framework == "torch" else jax.Array)
     rows = X.astype(np.float64)
@@ -215,6 +212,20 @@ def test_the_faces_themselves(framework: str, name: str) -> None:
     else:
         jitted = jax.jit(lambda x: getattr(online_softmax, name)(x, axis=-1))(jnp.asarray(X))
         assert_close(np.asarray(jitted), expected, bound(name, rows, expected, X.dtype))
+
+
+def test_what_a_call_says_is_passed_on_though_it_is_numpys_default() -> None:
+    """A face may have another default: JAX's layout, and the seed of tensors."""
+    rng = np.random.default_rng(0)
+    q, k = (rng.standard_normal((1, heads, 5, 4), dtype=np.float32) for heads in (4, 2))
+    expected = online_softmax.attention(q, k, k)
+    made = online_softmax.attention(*map(jnp.asarray, (q, k, k)), layout="BHSD")
+    np.testing.assert_array_equal(np.asarray(made), expected)
+    first, second = (online_softmax.sample(torch.zeros(3, 1000), seed=0).tokens for _ in range(2))
+    assert torch.equal(first, second)
+    np.testing.assert_array_equal(first.numpy(), online_softmax.sample(np.zeros((3, 1000), "f4")).tokens)
+    assert online_softmax.softmax(torch.from_numpy(X), threads=None).shape == X.shape
+    assert online_softmax.logsumexp(torch.from_numpy(X), -1, keepdims=True).shape == (*X.shape[:-1], 1)
 
 
 def test_signatures_and_documents_are_kept() -> None:

@@ -127,3 +127,20 @@ def test_dropout_of_scaled_dot_product_attention(value: Any) -> None:
 def test_zeros_without_memory(call: Callable[..., Any]) -> None:
     """What forward mode makes of a tangent that is not there: it has an address of 0."""
     torch.testing.assert_close(call(torch._efficientzerotensor((3, 5))), call(torch.zeros(3, 5)))
+
+
+@pytest.mark.parametrize("number", ["scale", "label_smoothing"])
+def test_lengths_and_numbers_may_be_left_open_in_compiled_code(number: str) -> None:
+    """torch.compile makes symbols of both: no check may ask of them what it cannot trace."""
+    q, logits = torch.randn(1, 2, 5, 8), torch.randn(4, 9)
+    targets = torch.arange(4)
+
+    def call(q: torch.Tensor, logits: torch.Tensor, value: float) -> torch.Tensor:
+        if number == "scale":
+            return ost.attention(q, q, q, causal=True, scale=value)
+        return ost.cross_entropy(logits, targets, label_smoothing=value)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager", dynamic=True)
+    for value in (0.25, 0.5):
+        assert torch.equal(compiled(q, logits, value), call(q, logits, value))

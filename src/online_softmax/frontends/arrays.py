@@ -104,7 +104,7 @@ def routed(function: Callable[P, R]) -> Callable[P, R]:
         if len(args) <= len(here.places):
             given: dict[str, Any] = dict(zip(here.places, args, strict=False))
             given.update(kwargs)
-            result = elsewhere(here, given)
+            result = elsewhere(here, given, said=True)
             if result is not NotImplemented:
                 return cast(R, result)
         return function(*args, **kwargs)
@@ -112,9 +112,11 @@ def routed(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def elsewhere(here: Served, given: Mapping[str, Any]) -> Any:
+def elsewhere(here: Served, given: Mapping[str, Any], *, said: bool = False) -> Any:
     """What a call with these arguments, by their names, returns where NumPy does not serve it, else
     NotImplemented.
+
+    said: whether the caller gave them all, defaults included, which a face may have others of.
 
     Raises TypeError for arrays of more than one framework, for arrays not in memory, sparse ones, and for
     what the framework's function does not take.
@@ -139,7 +141,7 @@ def elsewhere(here: Served, given: Mapping[str, Any]) -> Any:
             _beside(name, value, first)
     if first.kind == "array":
         return _through_numpy(here.function, given, foreign)
-    return _by_framework(here, given, first)
+    return _by_framework(here, given, first, said)
 
 
 def _foreign(name: str, value: Any) -> _Foreign | None:
@@ -196,13 +198,14 @@ def _beside(name: str, value: Any, first: _Foreign) -> None:
     )
 
 
-def _by_framework(here: Served, given: Mapping[str, Any], first: _Foreign) -> Any:
+def _by_framework(here: Served, given: Mapping[str, Any], first: _Foreign, said: bool) -> Any:
     # As an attribute of the package, which imports it: torch.compile takes that, and no import by name.
     face = getattr(sys.modules[_PACKAGE], first.kind)
     serving = getattr(face, here.name, None)
     if serving is None:
         _no_such(here.name, first, face)
-    # Without defaults by place, with one by name and only where it differs: faces have their own order.
+    # Without defaults by place, with one by name: faces have their own order. A default that the caller may
+    # not have meant, or that the face does not know, is left out.
     positional = []
     for name in here.needed:
         if name not in given:
@@ -211,7 +214,7 @@ def _by_framework(here: Served, given: Mapping[str, Any], first: _Foreign) -> An
     options = {}
     for name, value in given.items():
         if name in here.defaults:
-            if value is not here.defaults[name]:
+            if value is not here.defaults[name] or (said and _takes(serving, name)):
                 options[name] = value
         elif name not in here.needed[: len(positional)]:
             options[name] = value
@@ -220,6 +223,11 @@ def _by_framework(here: Served, given: Mapping[str, Any], first: _Foreign) -> An
     except TypeError as error:
         _unknown_option(serving, options, first, error)
         raise
+
+
+def _takes(serving: Any, name: str) -> bool:
+    code = getattr(serving, "__code__", None)
+    return code is not None and name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
 def _no_such(name: str, first: _Foreign, face: Any) -> NoReturn:

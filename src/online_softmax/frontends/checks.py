@@ -298,7 +298,7 @@ def number(value: Any, name: str) -> float:
         number = float(value)
     except OverflowError as error:
         raise ValueError(f"{name} is a number past the range of float64: a smaller one would do") from error
-    if not math.isfinite(number):
+    if not -math.inf < number < math.inf:  # as a comparison, which torch.compile can trace for any number
         raise ValueError(f"{name} is {value}: a finite number would do")
     return number
 

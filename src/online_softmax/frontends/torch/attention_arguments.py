@@ -154,7 +154,7 @@ def numbers(
 def _number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is {value!r}: a number would do")
-    if not math.isfinite(value):
+    if not -math.inf < value < math.inf:  # as a comparison, which torch.compile can trace for any number
         raise ValueError(f"{name} is {value}: a finite number would do")
     return float(value)
 

@@ -81,7 +81,8 @@ def log_softmax(
 
 def logsumexp(
     x: torch.Tensor, axis: Any = LAST_AXIS, *, dim: Any = None, b: torch.Tensor | None = None,
-    where: torch.Tensor | None = None, keepdim: bool = False, return_sign: bool = False,
+    where: torch.Tensor | None = None, keepdim: bool = False, keepdims: bool | None = None,
+    return_sign: bool = False,
 ) -> Any:  # fmt: skip
     """log(sum(b * exp(x))) over `axis`, in x's format.
 
@@ -90,7 +91,7 @@ def logsumexp(
     Args:
         b: real weights, broadcastable to x's shape, default 1. An element of weight 0 drops out whatever x
             holds there. Differentiable too.
-        keepdim: keep each reduced dimension with length 1.
+        keepdim, keepdims: keep each reduced dimension with length 1; PyTorch's name and NumPy's.
         return_sign: return the pair (log(abs(sum)), sign) with sign -1, 0 or 1, which has no gradient; a
             negative sum gives NaN otherwise.
 
@@ -98,7 +99,7 @@ def logsumexp(
     composed of PyTorch's operations, with temporaries of x's size.
     """
     if (
-        b is None and where is None and keepdim is False and return_sign is False
+        b is None and where is None and keepdim is False and keepdims is None and return_sign is False
         and ((axis is LAST_AXIS and (dim is None or dim is _LAST)) or (axis is _LAST and dim is None))
         and _eager(x)
     ):  # fmt: skip
@@ -113,7 +114,8 @@ def logsumexp(
     x = checks.tensor(x, "x", converted=True)
     over = checks.dims(axis, dim, x.ndim)
     keep = _where(where, x)
-    keepdim, return_sign = arguments.flag(keepdim, "keepdim"), arguments.flag(return_sign, "return_sign")
+    keepdim = arguments.flag(keepdim, "keepdim") if keepdims is None else arguments.flag(keepdims, "keepdims")
+    return_sign = arguments.flag(return_sign, "return_sign")
     if b is None and not return_sign:
         lse = _LSE(x, over, keep)
         found = (lse, lse)
