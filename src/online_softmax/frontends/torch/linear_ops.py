@@ -138,7 +138,7 @@ class _Loss(Rule):
     def backward(ctx: Any, dloss: Tensor | None, dlse: Tensor | None, *_: Any) -> tuple[Any, ...]:
         *saved, d_hidden, d_weight, d_bias = ctx.saved_tensors
         if dlse is None and dloss is not None and ctx.gradients and not torch.is_grad_enabled():
-            made = tuple(d * dloss.to(d.dtype) for d in (d_hidden, d_weight, d_bias))
+            made = tuple((d * dloss).to(d.dtype) for d in (d_hidden, d_weight, d_bias))
         else:
             made = _anew(ctx, dloss, dlse if ctx.made else None, saved)
         return _placed(ctx, made, saved, dloss)
