@@ -496,6 +496,8 @@ class _Losses(torch.utils.data.Dataset[Any]):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+# Other tests of the process may have loaded JAX, which warns of every fork.
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 def test_in_workers_of_a_data_loader() -> None:
     expected = [_Losses()[i] for i in range(4)]
     loader = torch.utils.data.DataLoader(_Losses(), num_workers=2, multiprocessing_context="fork")

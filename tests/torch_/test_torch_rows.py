@@ -404,6 +404,8 @@ class _Softmaxes(torch.utils.data.Dataset):  # type: ignore[type-arg]
         return ost.softmax(noise(300, 1000, dtype=torch.float32, seed=index))
 
 
+# Other tests of the process may have loaded JAX, which warns of every fork.
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 def test_in_processes_that_a_data_loader_forks() -> None:
     expected = [_Softmaxes()[i] for i in range(4)]  # the pool of threads has started before the fork
     loader = torch.utils.data.DataLoader(

@@ -104,7 +104,13 @@ def attention(
         and (k_scale is v_scale is origin is generator is None and type(dropout_p) is float and not dropout_p)
         and (type(layout) is str and layout == "BHSD" and type(return_lse) is bool)
     ):
-        if scale is softcap is None and window is None and causal is False and causal_align == "lower_right":
+        if (
+            scale is softcap is None
+            and window is None
+            and causal is False
+            and type(causal_align) is str
+            and causal_align == "lower_right"
+        ):
             plain = _ALL_KEYS
         else:
             made = arguments.numbers(scale, causal, causal_align, window, softcap, dropout_p, None)

@@ -12,6 +12,7 @@ from .. import loss_arguments
 from . import checks, loss_kernels, loss_ops, loss_options
 from .loss_options import wide_of
 
+_NUMBERS: Final = (float, int)
 _EVERYDAY: Final = (0.0, "pytorch", 0.0, None, 1.0, "nan")
 _CODES: Final = {name: code for code, name in enumerate(REDUCTIONS)}
 
@@ -85,7 +86,10 @@ def cross_entropy(
     """
     if (
         axis is weight is row_weight is None and tokens is kl_to is None
-        and return_lse is False and riders == () and type(ignore_index) is int and type(reduction) is str
+        and return_lse is False and type(riders) is tuple and not riders
+        and type(ignore_index) is int and type(reduction) is type(smoothing) is type(empty) is str
+        and type(label_smoothing) in _NUMBERS and type(z_loss) in _NUMBERS and type(temperature) in _NUMBERS
+        and (softcap is None or type(softcap) in _NUMBERS)
         and (label_smoothing, smoothing, z_loss, softcap, temperature, empty) == _EVERYDAY
     ):  # fmt: skip
         found = loss_ops.direct(logits, targets, ignore_index, _CODES.get(reduction, -1))

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from ..torch import linear_cross_entropy
+from ..torch.swap_functions import PLACES
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,8 +170,11 @@ def _scores(logits: Logits) -> dict[str, Any]:
     return {"softcap": logits.outer if plain else softcap, **({} if plain else {"temperature": temperature})}
 
 
+#: PyTorch's own, where `online_softmax.torch.enable` has put another in its place too.
+_CROSS_ENTROPY: Final = next(theirs for _, name, _, theirs in PLACES if name == "cross_entropy")
 _SERVED: Final[dict[Any, Callable[..., Any]]] = {
     F.cross_entropy: _loss,
+    _CROSS_ENTROPY: _loss,
     torch.tanh: Logits.tanh,
     F.tanh: Logits.tanh,
     torch.mul: Logits.__mul__,
