@@ -46,9 +46,10 @@ class _Whole(NamedTuple):
     shape: tuple[int, ...]
 
 
-def _whole(p: Operands, o: Options, *, ignored_too: bool) -> _Whole:
+def _whole(p: Operands, o: Options | None) -> _Whole:
+    """Without options, ignored rows too."""
     hidden, weight = p.hidden.to(p.wide), p.weight.to(p.wide)
-    if not ignored_too and not p.given.probabilities:
+    if o is not None and not p.given.probabilities:
         # Rows that are ignored may hold anything.
         hidden = torch.where((p.targets.long() == o.ignore_index).unsqueeze(-1), 0, hidden)
     logits = hidden @ weight.T
@@ -58,7 +59,7 @@ def _whole(p: Operands, o: Options, *, ignored_too: bool) -> _Whole:
 
 
 def logits_of(p: Operands) -> Tensor:
-    return _whole(p, Options(0, *(0,) * 8), ignored_too=True).logits  # type: ignore[arg-type]
+    return _whole(p, None).logits
 
 
 def _along(w: _Whole, t_hidden: Tensor | None, t_weight: Tensor | None, t_bias: Tensor | None) -> Tensor:
@@ -78,7 +79,7 @@ def forward_jvp(
     tangents: tuple[Any, ...], p: Operands, o: Options, has_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
     t_hidden, t_weight, t_targets, t_bias = tangents[:4]
-    w = _whole(p, o, ignored_too=has_lse)
+    w = _whole(p, None if has_lse else o)
     t = _along(w, t_hidden, t_weight, t_bias).reshape(w.shape)
     return loss_jvp(t, t_targets, (w.logits, *p.given), o, has_lse)
 
@@ -89,7 +90,7 @@ def backward_vjp(
     """Gradients of dloss, dlse, hidden, weight, targets and bias, where those of the gradients of hidden,
     weight and bias are given."""
     v_hidden, v_weight, v_bias = cotangents
-    w = _whole(p, o, ignored_too=dlse is not None)
+    w = _whole(p, None if dlse is not None else o)
     of_logits = _along(w, v_hidden, v_weight, v_bias if p.bias is not None else None).reshape(w.shape)
     saved = (dloss, dlse, w.logits, *p.given)
     d_dloss, d_dlse, d_logits, d_targets = gradient_vjp(
@@ -118,7 +119,7 @@ def backward_jvp(
     tangents: tuple[Any, ...], dloss: Tensor, dlse: Tensor | None, p: Operands, o: Options
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     t_dloss, t_dlse, t_hidden, t_weight, t_targets, t_bias, *_ = tangents
-    w = _whole(p, o, ignored_too=dlse is not None)
+    w = _whole(p, None if dlse is not None else o)
     t_logits = _along(w, t_hidden, t_weight, t_bias).reshape(w.shape)
     saved = (dloss, dlse, w.logits, *p.given)
     t = gradient_jvp((t_dloss, t_dlse, t_logits, t_targets), saved, o)

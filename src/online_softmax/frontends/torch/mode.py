@@ -81,10 +81,6 @@ def look(args: tuple[Any, ...]) -> bool | None:
     return wants and _is_grad_enabled()
 
 
-def wants_gradient(args: tuple[Any, ...]) -> bool:
-    return torch.is_grad_enabled() and any(a.requires_grad for a in args if isinstance(a, torch.Tensor))
-
-
 def autocast(device: str) -> bool:
     """Whether autocast is on; "meta", which it does not know, has none."""
     return device != "meta" and torch.is_autocast_enabled(device)
