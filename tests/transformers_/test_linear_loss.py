@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -83,6 +86,30 @@ def test_a_call_after_it_is_as_it_was() -> None:
     assert "forward" not in vars(model)
     assert "forward" not in vars(model.lm_head)
     assert torch.equal(model(**given).logits, before)
+
+
+@pytest.mark.parametrize("read", ["before", "after"])
+def test_beside_functions_that_are_swapped(read: str) -> None:
+    """`enable` puts ours in the place of PyTorch's, before or after the stand-in for the logits is read."""
+    code = """
+import sys, torch, tiny_models as tiny, online_softmax.torch as ours
+if sys.argv[1] == "before":
+    from online_softmax.transformers import linear_loss
+    ours.enable()
+else:
+    ours.enable()
+    from online_softmax.transformers import linear_loss
+model, given = tiny.build("llama"), tiny.inputs("llama")
+right = model(**given).loss
+with linear_loss(model):
+    torch.testing.assert_close(model(**given).loss, right)
+    ours.disable()
+    torch.testing.assert_close(model(**given).loss, right)
+    assert model(**given).logits is None
+"""
+    here = os.path.dirname(__file__)
+    done = subprocess.run([sys.executable, "-c", code, read], cwd=here, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_patch_on_top_of_it_stays() -> None:

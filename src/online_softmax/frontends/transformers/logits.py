@@ -170,11 +170,10 @@ def _scores(logits: Logits) -> dict[str, Any]:
     return {"softcap": logits.outer if plain else softcap, **({} if plain else {"temperature": temperature})}
 
 
-#: PyTorch's own, where `online_softmax.torch.enable` has put another in its place too.
-_CROSS_ENTROPY: Final = next(theirs for _, name, _, theirs in PLACES if name == "cross_entropy")
+#: PyTorch asks for its functions by what stands in their place: `online_softmax.torch.enable` may put ours there
+#: before or after this file is read, so either is served, and none is looked up in `torch.nn.functional` here.
 _SERVED: Final[dict[Any, Callable[..., Any]]] = {
-    F.cross_entropy: _loss,
-    _CROSS_ENTROPY: _loss,
+    **{function: _loss for _, name, *either in PLACES if name == "cross_entropy" for function in either},
     torch.tanh: Logits.tanh,
     F.tanh: Logits.tanh,
     torch.mul: Logits.__mul__,
