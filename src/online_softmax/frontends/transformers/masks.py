@@ -55,8 +55,8 @@ class Rule(NamedTuple):
 
 
 class RuleMask(torch.Tensor):
-    """A mask (batch, 1, queries, keys) known by its rule: the memory of one number. It stands for a bool tensor,
-    or, made in a real format, for one that is added to the scores.
+    """A mask (batch, 1, queries, keys) known by its rule: the memory of one number. It stands for a bool
+    tensor, or, made in a real format, for one that is added to the scores.
 
     Whatever a model does to it beside handing it on is done to the tensor it stands for, which it then is.
     """
