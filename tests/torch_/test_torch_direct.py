@@ -199,9 +199,9 @@ def test_a_core_without_small_calls_gives_the_same() -> None:
 
 _TARGETS = torch.tensor([0, 3, -100, 2])
 BACKWARDS = {
-    "attention": lambda x, w: ost.attention(x, x, w).square().sum(),
+    "attention": lambda x, w: ost.attention(*(t[None, None] for t in (x, x, w))).square().sum(),
     "attention with its sums": lambda x, w: sum(
-        t.square().sum() for t in ost.attention(x, w, w, return_lse=True)
+        t.square().sum() for t in ost.attention(*(t[None, None] for t in (x, w, w)), return_lse=True)
     ),
     "softmax": lambda x, w: ost.softmax(x @ w.T).square().sum(),
     "cross_entropy": lambda x, w: ost.cross_entropy(x @ w.T, _TARGETS),
