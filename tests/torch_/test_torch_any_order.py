@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -81,10 +82,17 @@ def test_compiled_whole() -> None:
     assert x.grad.isfinite().all()
 
 
-def test_threads_change_nothing(request: pytest.FixtureRequest) -> None:
+@pytest.fixture
+def _threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_threads_as_before")
+def test_threads_change_nothing() -> None:
     x = noise(4, 200_000, dtype=torch.float32)
     x[0, :1000] = 1e-39
-    request.addfinalizer(lambda before=torch.get_num_threads(): torch.set_num_threads(before))
     for name in FUNCTIONS:
         right = getattr(osm, name)(x.numpy(), order="any", threads=1)
         for count in (1, 2, 3):
