@@ -239,8 +239,7 @@ def _sum(input: Any, other: Any, *, alpha: Any = 1) -> Logits:
 
 
 #: PyTorch asks for its functions by what stands in their place: `online_softmax.torch.enable` may put ours
-#: there before or after this file is read, so either is served, and none is looked up in
-#: `torch.nn.functional` here.
+#: there before or after this file is read, so either is served, and none is looked up in PyTorch here.
 _SERVED: Final[dict[Any, Callable[..., Any]]] = {
     **{function: _loss for _, name, *either in PLACES if name == "cross_entropy" for function in either},
     torch.tanh: Logits.tanh,
