@@ -57,14 +57,16 @@ def array(value: Any, name: str) -> Array:
     except ValueError as error:
         raise ValueError(f"{name} could not be read as an array of numbers: {error}") from error
     except (TypeError, RuntimeError) as error:  # tensors of PyTorch that NumPy cannot read
-        hint = (
-            "of a tensor, t.detach().cpu().numpy() would do, in bfloat16 t.detach().cpu().view(torch.int16)"
-        )
-        raise TypeError(
-            f"{name} could not be read as an array: {error} ({hint}.numpy().view(ml_dtypes.bfloat16))"
-        ) from error
+        if isinstance(value, list | tuple):
+            hint = "of several tensors or JAX arrays, one of them all, by their library's stack(), would do"
+        else:
+            hint = (
+                "of a tensor, t.detach().cpu().numpy() would do, in bfloat16 "
+                "t.detach().cpu().view(torch.int16).numpy().view(ml_dtypes.bfloat16)"
+            )
+        raise TypeError(f"{name} could not be read as an array: {error} ({hint})") from error
     native = given.dtype.newbyteorder("=")
-    _real(native, name)
+    _real(native, name, hasattr(value, "astype") and not isinstance(value, type))
     return aligned(given.astype(native, copy=False))
 
 
@@ -73,7 +75,7 @@ def aligned(values: Array) -> Array:
     return values if values.flags.aligned else values.copy()
 
 
-def _real(dtype: DType, name: str) -> None:
+def _real(dtype: DType, name: str, converts: bool) -> None:
     if dtype in SERVED or dtype in CONVERTED or dtype.kind in "iub":
         return
     if dtype.kind == "f" and dtype.itemsize > FLOAT64.itemsize:
@@ -82,7 +84,8 @@ def _real(dtype: DType, name: str) -> None:
         )
     if dtype.kind == "c":
         raise TypeError(f"{name} is {dtype.name}: complex numbers are not served, pass real numbers")
-    raise TypeError(f"{name} holds {dtype}: real numbers would do ({_NAMES}, integers, bool)")
+    hint = f"; {name}.astype('float64') converts numbers" if dtype.kind == "O" and converts else ""
+    raise TypeError(f"{name} holds {dtype}: real numbers would do ({_NAMES}, integers, bool){hint}")
 
 
 def result_dtype(given: DType, dtype: Any) -> DType:
