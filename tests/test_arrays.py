@@ -241,6 +241,67 @@ def test_a_wrong_number_of_arguments_is_python_s_error() -> None:
         online_softmax.logaddexp(xs.asarray(1.0), 1.0, 2.0)
 
 
+@pytest.mark.parametrize("make", [*MAKERS.values(), xs.asarray, np.asarray])
+def test_an_argument_given_twice_is_python_s_error(make: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=r"softmax_topk\(\) got multiple values for argument 'k'"):
+        online_softmax.softmax_topk(make(X), 1, k=2)
+
+
+@pytest.mark.parametrize("make", [torch.from_numpy, jnp.asarray])
+def test_lists_of_arrays_that_numpy_cannot_read(make: Callable[..., Any]) -> None:
+    def listed(x: Any) -> Any:
+        return online_softmax.logsumexp([x, x]).sum()
+
+    gradient = jax.grad if make is jnp.asarray else torch.func.grad
+    with pytest.raises(
+        TypeError, match=r"(?s)x could not be read as an array: .*one of them all, by .* stack"
+    ):
+        gradient(listed)(make(np.array(X)))
+
+
+def test_an_out_of_jax_is_refused_by_what_it_is() -> None:
+    with pytest.raises(
+        TypeError, match=r"out is an option for NumPy arrays and the arguments are a jax\.Array"
+    ):
+        online_softmax.softmax(X, out=jnp.zeros((3, 5)))
+
+
+@pytest.mark.parametrize("name", SERVED_BY_FACES)
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_nested_tensors_are_refused_by_name(name: str, layout: torch.layout) -> None:
+    def nested(a: np.ndarray) -> torch.Tensor:
+        t = torch.from_numpy(np.array(a))
+        return torch.nested.nested_tensor([t, t], layout=layout) if t.ndim else t
+
+    with pytest.raises(TypeError, match=r"is a nested tensor: a dense one, by .to_padded_tensor"):
+        call(name, nested)
+
+
+@pytest.mark.parametrize("name", SERVED_BY_FACES)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors:UserWarning")
+def test_masked_tensors_are_refused_by_name(name: str) -> None:
+    def masked(a: np.ndarray) -> torch.Tensor:
+        t = torch.from_numpy(np.array(a))
+        return (
+            torch.masked.masked_tensor(t, torch.ones_like(t, dtype=torch.bool))
+            if t.is_floating_point()
+            else t
+        )
+
+    with pytest.raises(TypeError, match=r"is a torch.masked.MaskedTensor: \w+.get_data\(\) would do"):
+        call(name, masked)
+
+
+def test_groups_of_meta_tensors_have_to_be_counted() -> None:
+    x, ids = torch.ones(3, device="meta"), torch.zeros(3, dtype=torch.int64, device="meta")
+    with pytest.raises(
+        ValueError, match="num_segments was not given and ids lies on meta: the number of grou"
+    ):
+        online_softmax.segment_logsumexp(x, ids=ids)
+    assert online_softmax.segment_logsumexp(x, ids=ids, num_segments=2).shape == (2,)
+
+
 def in_a_new_process(script: str) -> str:
     made = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert made.returncode == 0, made.stderr
