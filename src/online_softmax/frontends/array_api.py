@@ -68,16 +68,14 @@ def read(value: Any, name: str) -> Array:
     if hasattr(value, "__dlpack__"):
         try:
             return np.from_dlpack(value)
-        except (
-            _CANNOT
-        ) as error:  # formats that DLPack or NumPy's part of it lacks: NumPy may read them otherwise
+        except _CANNOT as error:  # a format that DLPack lacks, or NumPy's part of it
             refused = f" ({error})"
     try:
         found = np.asarray(value)
     except _CANNOT as error:
         raise TypeError(
-            f"{name} is a {kind}, which could be read neither through DLPack{refused} nor by NumPy ({error}): "
-            f"a dense array in CPU memory would do"
+            f"{name} is a {kind}, which could be read neither through DLPack{refused} nor by NumPy ({error})"
+            f": a dense array in CPU memory would do"
         ) from error
     if found.dtype.kind == "O":
         why = f", and through DLPack not at all{refused}" if refused else ""
