@@ -20,6 +20,7 @@ from array_calls import CALLS, X, call
 from helpers import assert_close, bound, truth
 
 import online_softmax
+from online_softmax import scipy
 from online_softmax.frontends import arrays
 
 SERVED_BY_FACES = [name for name in CALLS if not name.endswith(arrays._DERIVATIVES)]
@@ -300,6 +301,47 @@ def test_groups_of_meta_tensors_have_to_be_counted() -> None:
     ):
         online_softmax.segment_logsumexp(x, ids=ids)
     assert online_softmax.segment_logsumexp(x, ids=ids, num_segments=2).shape == (2,)
+
+
+ONES = (1,) * 64
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda: online_softmax.softmax(np.zeros(ONES), axis=()), "axis=.. of an array of 64 dimensions"),
+        (lambda: online_softmax.logsumexp(np.zeros(ONES), axis=()), "axis=.. of an array of 64 dimensions"),
+        (lambda: scipy.logsumexp(np.zeros(ONES, "g"), axis=()), "axis=.. of an array of 64 dimensions"),
+        (lambda: online_softmax.softmax(torch.zeros(ONES), axis=()), "axis=.. of an array of 64 dimensions"),
+        (lambda: online_softmax.softmax(torch.zeros((2, *ONES)), axis=0), "x has 65 dimensions: 64 at most"),
+        (lambda: online_softmax.softmax(torch.zeros((*ONES, 20_000))), "x has 65 dimensions: 64 at most"),
+        (lambda: online_softmax.sample(torch.zeros((*ONES, 2))), "logits has 65 dimensions: 64 at most"),
+        (lambda: online_softmax.softmax(jnp.zeros(ONES)), "of an array of 64 dimensions: axes of at most 62"),
+        (lambda: online_softmax.softmax(jnp.zeros(ONES), axis=()), "64 dimensions: axes of at most 62"),
+    ],
+)
+def test_too_many_dimensions_are_refused(function: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        function()
+
+
+def test_many_dimensions_are_served() -> None:
+    assert online_softmax.softmax(np.zeros(ONES[1:]), axis=()).shape == ONES[1:]
+    assert online_softmax.softmax(torch.zeros(ONES), axis=0).shape == ONES
+    assert online_softmax.softmax(jnp.zeros(ONES[2:]), axis=()).shape == ONES[2:]
+    assert online_softmax.softmax(jnp.zeros(ONES), axis=3).shape == ONES
+    a, b = np.zeros((*ONES[2:], 2, 1)), np.zeros((1, 3))  # numpy.broadcast_shapes takes 32 dimensions
+    assert online_softmax.logaddexp(a, b).shape == (*ONES[2:], 2, 3)
+    assert scipy.logsumexp(b, b=np.ones((*ONES[2:], 2, 1)), axis=-1).shape == (*ONES[2:], 2)
+    with pytest.raises(ValueError, match="shapes that broadcast to each other would do"):
+        online_softmax.logaddexp(np.zeros((*ONES, 2)[1:]), np.zeros(3))
+
+
+@pytest.mark.parametrize("name", ["softmax", "attention", "segment_softmax", "logsumexp", "window_logsumexp"])
+def test_texts_of_any_length_are_refused_by_name(name: str) -> None:
+    texts = np.dtypes.StringDType()
+    with pytest.raises(TypeError, match=r"^\w+ holds StringDType"):
+        call(name, lambda a: a.astype(str).astype(texts) if a.dtype.kind == "f" else a)
 
 
 def in_a_new_process(script: str) -> str:

@@ -40,6 +40,8 @@ def any_tensor(value: Any, name: str) -> torch.Tensor:
         )
     if value.layout is not torch.strided:
         raise TypeError(f"{name} has layout {value.layout}: a dense tensor, by .to_dense(), would do")
+    if value.ndim > checks.MOST_DIMENSIONS:
+        raise ValueError(f"{name} has {value.ndim} dimensions: {checks.MOST_DIMENSIONS} at most would do")
     if value.device.type not in _DEVICES:
         raise NotImplementedError(f"{name} lies on {value.device}: a tensor on the CPU or on CUDA would do")
     return value
