@@ -170,8 +170,8 @@ def _scores(logits: Logits) -> dict[str, Any]:
     return {"softcap": logits.outer if plain else softcap, **({} if plain else {"temperature": temperature})}
 
 
-#: PyTorch asks for its functions by what stands in their place: `online_softmax.torch.enable` may put ours there
-#: before or after this file is read, so either is served, and none is looked up in `torch.nn.functional` here.
+#: PyTorch asks for its functions by what stands in their place: `online_softmax.torch.enable` may put ours
+#: there before or after this file is read, so either is served, and none is looked up in PyTorch here.
 _SERVED: Final[dict[Any, Callable[..., Any]]] = {
     **{function: _loss for _, name, *either in PLACES if name == "cross_entropy" for function in either},
     torch.tanh: Logits.tanh,
