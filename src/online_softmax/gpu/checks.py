@@ -77,6 +77,16 @@ def count(k: Any) -> int:
         raise TypeError(f"k={k!r} is a {type(k).__name__}: an int would do") from error
 
 
+def any_order(op: str, order: Any, algorithm: str) -> bool:
+    """Whether bits are to depend on the elements alone. Raises ValueError for another order than "row" and
+    "any", and for an algorithm beside "any", which has one of its own."""
+    if order not in ("row", "any"):
+        raise ValueError(f"order={order!r} is unknown to {op}: 'row', 'any' would do")
+    if order == "any" and algorithm not in ("auto", "cached"):
+        raise ValueError(f"algorithm={algorithm!r} is not built for order='any': 'auto', 'cached' would do")
+    return bool(order == "any")
+
+
 def same(
     value: torch.Tensor, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, of: str
 ) -> None:
