@@ -6,11 +6,14 @@ import importlib.util
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from online_softmax import exact
 
 SCRIPT = Path(__file__).parent / "kernels" / "inspect_exact.py"
 #: Target -> formats, alignments and columns it is compiled for.
@@ -75,6 +78,17 @@ def test_terms_are_fused_as_written(compiled):
             assert each["instructions"]["fma.rn.f32"] == FUSED * each["elements"] > 0
 
 
+def test_constants_are_those_of_the_format(compiled):
+    """To the last bit: a float in a kernel's text is no double by itself."""
+    target, found = compiled
+    if target == "sm_90":
+        made = set().union(*(each["constants"] for each in found.values()))
+        doubles = (*exact._SERIES, exact._LOG2, exact._LOG2_LOW, exact.FLOAT32.log2e)
+        singles = (*exact.FLOAT32.coefficients, exact.FLOAT32.log2e, exact.FLOAT32.smallest)
+        assert {f"0d{struct.pack('>d', c).hex().upper()}" for c in doubles} <= made
+        assert {f"0f{struct.pack('>f', c).hex().upper()}" for c in singles} <= made
+
+
 def test_nothing_spills(compiled):
     _, found = compiled
     assert {name: each["spills"] for name, each in found.items() if each["spills"]} == {}
@@ -86,5 +100,6 @@ def test_aligned_tensors_are_read_16_bytes_a_thread(compiled):
         if ".16." in name:  # compiled for sm_90
             loads = {int(width): count for width, count in each["loads"].items()}
             assert loads.pop(16, 0), name
-            # Beside them a state: m, and three sums.
-            assert sum(loads.values()) == (4 if name.startswith("results") else 0), name
+            # Beside them a state: m, and three sums, which some versions read several times.
+            assert bool(loads) == name.startswith("results"), name
+            assert set(loads) <= {4, 8}, name

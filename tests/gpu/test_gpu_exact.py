@@ -169,6 +169,23 @@ def test_splits_and_orders_of_merging() -> None:
     assert_same(any_order.normalize(given[:, 9:20], parts[0], log=True), wanted["log_softmax"][:, 9:20])
 
 
+def test_elements_that_the_states_have_not_seen() -> None:
+    """Above the maximum too, up to and beyond where a probability overflows."""
+    tops = np.array([0, -3, 40, -(2.0**19), 2.0**19, -(2.0**30), 2.0**30, 3e9, -np.inf, np.nan], np.float32)
+    seen = np.stack([tops, tops - 1, tops - 3], -1)
+    offsets = np.concatenate([np.arange(85, 93, 0.25), [-130, -88, -87, 0, 1, 60, 300, 1e9, 3e9, 1e38]])
+    x = np.concatenate([tops[:, None] + offsets, np.full((10, 1), np.nan), np.full((10, 1), np.inf)], -1)
+    x = x.astype(np.float32)
+    m, a = exact.state(seen, FORM)
+    states = any_order.States(to_torch(m), to_torch(a))
+    with np.errstate(all="ignore"):
+        wanted = [law(x, m[:, None], a[:, None], FORM) for law in (exact.value, exact.log_value)]
+    assert np.isinf(wanted[0]).any()
+    assert (wanted[0] > 2.0**127).any()
+    for log, right in enumerate(wanted):
+        assert_same(any_order.normalize(to_torch(x), states, log=bool(log)), right)
+
+
 def test_merges_of_all_pairs_of_maxima() -> None:
     tops = np.array((*CENTRES[::2], *BORDERS[::3], *SPECIAL, 3e38, -3e38), np.float32)
     m, a = exact.state(np.stack([tops, np.full_like(tops, -np.inf)], -1), FORM)

@@ -21,6 +21,8 @@ from online_softmax.traffic.compiled import asm, build
 triton.knobs.language.default_fp_fusion = False
 SIZES = {"fp32": 4, "bf16": 2, "fp16": 2}
 NAME = re.compile(r"^\s*(?:@!?%p\d+ )?([a-z][\w.:]*)", re.MULTILINE)
+#: Floats in PTX: their bits.
+CONSTANT = re.compile(r"\b0(?:f[0-9A-F]{8}|d[0-9A-F]{16})\b")
 
 tool, usage = build._tool, ""
 
@@ -71,6 +73,7 @@ def found(kernel: Any, constants: dict[str, Any], kind: str, threads: int, targe
         "registers": made.registers,
         "loads": made.loads,
         "instructions": Counter(NAME.findall(text)),
+        "constants": sorted(set(CONSTANT.findall(text))),
     }
 
 
@@ -80,7 +83,13 @@ for kind in sys.argv[2].split(","):
     for align in map(int, sys.argv[3].split(",")):
         for columns in map(int, sys.argv[4].split(",")):
             cut = exact_launch.cut(64, columns, SIZES[kind], align)
-            constants = {"ROWS": cut.many, "ALIGN": align, "BLOCK": cut.block, "PARTS": cut.parts}
+            constants = {
+                "ROWS": cut.many,
+                "ALIGN": align,
+                "BLOCK": cut.block,
+                "PARTS": cut.parts,
+                "FOREIGN": True,
+            }
             for op in ("softmax", "log_softmax", "logsumexp"):
                 kernels = {"whole": exact_rows.whole, "results": exact_rows.results}
                 if op == "logsumexp":

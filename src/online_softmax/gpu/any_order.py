@@ -83,10 +83,10 @@ def normalize(
     block: int | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The probabilities, or with `log` their logarithms, of x under the states of rows that hold it.
+    """The probabilities, or with `log` their logarithms, of x under the states of its rows.
 
     The states may have seen more than x: other shards of its rows. They have x's shape without `dim`. `out`
-    as for `ops.softmax`. Unspecified where x exceeds the maximum of its state.
+    as for `ops.softmax`.
     """
     x, dim = _operand(x, dim, block)
     states = _checked(states, "states")
@@ -94,7 +94,7 @@ def normalize(
     checks.same(states.m, "states.m", shape, torch.float32, x.device, "a state for each row of x")
     y = torch.empty_like(x) if out is None else checks.output(out, x)
     if x.numel():
-        _results("log_softmax" if log else "softmax", x, *states, y, dim, block)
+        _results("log_softmax" if log else "softmax", x, states, y, dim, block, foreign=True)
     return _returned(y, out)
 
 
@@ -107,7 +107,7 @@ def normalised(
     if not x.numel():
         return y
     if x.shape[dim] > (block or exact_launch.BLOCK):
-        _results(op, x, *_states(x, dim, block), y, dim, block)
+        _results(op, x, _states(x, dim, block), y, dim, block)
     else:
         _whole(op, x, y, dim, block)
     return y
@@ -295,9 +295,16 @@ def _whole(op: str, x: torch.Tensor, y: torch.Tensor, dim: int, block: int | Non
 
 
 def _results(
-    op: str, x: torch.Tensor, m: torch.Tensor, a: torch.Tensor, y: torch.Tensor, dim: int, block: int | None
+    op: str,
+    x: torch.Tensor,
+    states: States,
+    y: torch.Tensor,
+    dim: int,
+    block: int | None,
+    foreign: bool = False,
 ) -> None:
-    """The write pass, under the states of the rows."""
+    """The write pass, under the states of the rows, or others."""
     for first, cut, arguments in _cuts({"x": x, "y": y}, dim, block):
-        arguments |= {"m_ptr": m.view(-1)[first:], "a_ptr": a.view(-1, _SLICES)[first:], "OP": op}
+        of_rows = _rows(states, first, arguments["rows"])
+        arguments |= {"m_ptr": of_rows.m, "a_ptr": of_rows.a, "OP": op, "FOREIGN": foreign}
         _launch(exact_rows.results, cut.programs, arguments, cut.threads, x)

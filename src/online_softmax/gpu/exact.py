@@ -323,17 +323,33 @@ def inverse(m, a0, a1, a2):
 
 
 @triton.jit
-def value(x, p, e, m, a0, a1, a2):
-    """The probabilities of scores under the states of their rows, from their terms."""
+def value(x, p, e, m, a0, a1, a2, FOREIGN: constexpr):
+    """The probabilities of scores under the states of their rows, from their terms. FOREIGN: the states may
+    not have seen them, and they may lie above m, as `near` has them."""
     high, low, k = inverse(m, a0, a1, a2)
     # Past the lowest exponent all are 0, and products with 2**-126 below `_SMALLEST`, flushed or not.
-    y = fused(p, high, p * low) * power(tl.maximum(e - k, -126))
-    y = tl.where(y >= _SMALLEST, y, 0.0)
+    exponent = tl.maximum(e - k, -126)
+    y = fused(p, high, p * low)
+    if FOREIGN:
+        exponent = tl.minimum(exponent, 254)
+        y = y * power(exponent >> 1) * power(exponent - (exponent >> 1))
+        y = tl.where((y >= _SMALLEST) & (x <= _LARGE), y, 0.0)
+    else:
+        y = y * power(exponent)
+        y = tl.where(y >= _SMALLEST, y, 0.0)
     if some(plain(m) == 0):
-        share = high * power(tl.minimum(tl.maximum(-k, -126), 127))
+        share = high * power(tl.maximum(-k, -126))
         counted = tl.where(tl.abs(m) < _INF, tl.where(x == m, share, 0.0), float("nan"))
         y = tl.where(plain(m), y, counted)
+    if FOREIGN:
+        y = tl.where(x == x, y, float("nan"))
     return y
+
+
+@triton.jit
+def near(x, m):
+    """Scores that may lie above m, so far down that exponents stay small; higher ones overflow as well."""
+    return tl.minimum(x, pivot(m) + 256.0)
 
 
 @triton.jit
@@ -341,4 +357,4 @@ def log_value(x, m, a0, a1, a2):
     """The log-probabilities of scores under the states of their rows."""
     y = ((x.to(tl.float64) - m.to(tl.float64)) - log_sum(m, a0, a1, a2)).to(tl.float32)
     y = tl.where(tl.abs(y) < _LEAST, 0.0, y)
-    return tl.where(tl.abs(m) < _INF, y, float("nan"))
+    return tl.where((tl.abs(m) < _INF) & (x == x), y, float("nan"))

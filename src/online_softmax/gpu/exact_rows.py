@@ -76,7 +76,10 @@ def whole(
         tl.store(y_ptr + row[:, None], exact.lse(m, a0, a1, a2), mask=(row < rows)[:, None])
     else:
         y_start = tiles.start(row, inner, y_outer, y_inner, ALIGN)[:, None]
-        y = exact.value(x, p, e, m, a0, a1, a2) if OP == "softmax" else exact.log_value(x, m, a0, a1, a2)
+        if OP == "softmax":
+            y = exact.value(x, p, e, m, a0, a1, a2, False)
+        else:
+            y = exact.log_value(x, m, a0, a1, a2)
         _store(y_ptr + y_start, cols, mask, y_col, y)
 
 
@@ -181,8 +184,9 @@ def results(
     ROWS: constexpr,
     ALIGN: constexpr,
     BLOCK: constexpr,
+    FOREIGN: constexpr,
 ):
-    """The results of one chunk of ROWS rows a program, under the states of the rows."""
+    """The results of one chunk of ROWS rows a program, under the states of the rows; FOREIGN: or others."""
     program = tl.program_id(0).to(tl.int64)
     row = (program // chunks) * ROWS + tl.arange(0, ROWS)
     first = (program % chunks) * BLOCK
@@ -192,8 +196,8 @@ def results(
     x_start = tiles.start(row, inner, x_outer, x_inner, ALIGN)[:, None] + first * x_col
     x = tiles.load(x_ptr + x_start, cols, mask, x_col, -_INF)
     if OP == "softmax":
-        p, e = exact.terms_under(x, m)
-        y = exact.value(x, p, e, m, a0, a1, a2)
+        p, e = exact.terms_under(exact.near(x, m) if FOREIGN else x, m)
+        y = exact.value(x, p, e, m, a0, a1, a2, FOREIGN)
     else:
         y = exact.log_value(x, m, a0, a1, a2)
     y_start = tiles.start(row, inner, y_outer, y_inner, ALIGN)[:, None] + first * y_col
