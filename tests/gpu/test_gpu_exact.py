@@ -12,6 +12,7 @@ pytest.importorskip("triton", reason="triton is not installed: pip install 'onli
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'online-softmax[torch]'")
 
 import triton
+from exact_cases import rows_of
 from gpu_helpers import to_numpy, to_torch
 from helpers import FORMATS
 from triton import language as tl
@@ -81,10 +82,21 @@ def test_adversarial_rows() -> None:
     check(adversarial(32, 0))
 
 
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_the_rows_of_the_native_kernels(name: str) -> None:
+    check(rows_of(name, 37), None, ("softmax", "logsumexp"))
+
+
 def test_rows_far_out_where_equal_elements_are_counted() -> None:
     top = np.array([2.0**30 + 128, -(2.0**30) - 128, 3e38, -3e38, np.inf, 2.0**30])[:, None]
     x = np.where(np.arange(24) % 5 == 0, top, np.minimum(top, 0) * 1.1 - 7).astype(np.float32)
     check(x)
+
+
+def test_neighbours_so_far_apart_that_differences_round() -> None:
+    below = np.arange(0, 1024, 64)
+    check(np.stack([-(2.0**30) + 64 * (1 - k) - below for k in range(3)]).astype(np.float32))
+    check((2.0**30 + 64 - below)[None, 1:].astype(np.float32))
 
 
 @pytest.mark.parametrize("columns", [0, 1, 2, 3, 15, 16, 17, 33, 64, 70])
@@ -253,13 +265,15 @@ def test_bytes_moved() -> None:
 @pytest.mark.parametrize("op", [ops.softmax, ops.log_softmax, ops.logsumexp])
 def test_orders_that_are_not_built(op) -> None:
     x = torch.zeros(2, 3)
-    name = op.__name__
-    with pytest.raises(ValueError, match=rf"^order='all' is unknown to {name}: 'row', 'any' would do$"):
+    with pytest.raises(ValueError, match=r"^order='all' is not built: 'row', 'any' would do$"):
         op(x, order="all")
-    for algorithm in ("naive", "online"):
-        match = rf"^algorithm='{algorithm}' is not built for order='any': 'auto', 'cached' would do$"
-        with pytest.raises(ValueError, match=match):
-            op(x, order="any", algorithm=algorithm)
+    with pytest.raises(TypeError, match=r"^order=None is a NoneType: 'row', 'any' would do$"):
+        op(x, order=None)
+    match = (
+        r"^algorithm='naive' with order='any': 'auto', 'cached' or 'online', whose bits are the same, would"
+    )
+    with pytest.raises(ValueError, match=match):
+        op(x, order="any", algorithm="naive")
     with pytest.raises(TypeError, match=r"^x is float64: float32, float16, bfloat16 would do$"):
         op(x.double(), order="any")
 

@@ -48,8 +48,9 @@ _LARGE = constexpr(_FORMAT.large)
 _SMALLEST = constexpr(_FORMAT.smallest)
 #: From here on a float32 holds too few bits of x * log2(e), and a double takes over: the same numbers.
 _FAR = constexpr(2.0**19)
-#: So far below m nothing is left of a term, neither in the sums nor as a probability.
-_REACH = constexpr(float(_FORMAT.width * (_FORMAT.slices + 2)))
+#: So far below m nothing is left of a term, neither in the sums nor as a probability, however the difference
+#: is rounded: neighbours lie up to 128 apart. So far above m a probability overflows.
+_REACH = constexpr(256.0)
 #: Added to a number it rounds it to a whole one, ties to even, which then stands in the low bits.
 _MAGIC = constexpr(1.5 * 2.0**23)
 _MAGIC_BITS = constexpr(_bits("f", _MAGIC.value))
@@ -349,7 +350,7 @@ def value(x, p, e, m, a0, a1, a2, FOREIGN: constexpr):
 @triton.jit
 def near(x, m):
     """Scores that may lie above m, so far down that exponents stay small; higher ones overflow as well."""
-    return tl.minimum(x, pivot(m) + 256.0)
+    return tl.minimum(x, pivot(m) + _REACH)
 
 
 @triton.jit

@@ -127,7 +127,7 @@ def logsumexp(
 ) -> torch.Tensor:
     """log(sum(exp(x))) over `dim`: float32, x's shape without it."""
     x, dim = _operand(x, dim, "logsumexp", algorithm, block)
-    if checks.any_order("logsumexp", order, algorithm):
+    if checks.any_order(order, algorithm):
         return any_order.logsumexp(x, dim, block)
     lse = _statistic(x, dim)
     if not x.numel():
@@ -208,7 +208,7 @@ def _normalised(
     op: str, x: Any, dim: Any, algorithm: str, block: int | None, out: torch.Tensor | None, order: str
 ) -> torch.Tensor:
     x, dim = _operand(x, dim, op, algorithm, block)
-    free = checks.any_order(op, order, algorithm)
+    free = checks.any_order(order, algorithm)
     y = torch.empty_like(x) if out is None else checks.output(out, x)
     if free:
         any_order.normalised(op, x, dim, block, y)
