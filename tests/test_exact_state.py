@@ -176,7 +176,9 @@ def test_kinds_versions_and_dtypes_never_mix() -> None:
         state.push(x.astype(np.float64))
     with pytest.raises(TypeError, match="x holds float64 where the states are float32"):
         state.prob(x.astype(np.float64))
-    with pytest.raises(ValueError, match=r"data is of version 1, a SoftmaxState: version 1, an ExactState in"):
+    with pytest.raises(
+        ValueError, match=r"data is of version 1, a SoftmaxState: version 1, an ExactState in"
+    ):
         ExactState.from_bytes(plain.to_bytes())
     with pytest.raises(ValueError, match=r"an ExactState in lse-22x3/1: version 1, a SoftmaxState, would do"):
         SoftmaxState.from_bytes(state.to_bytes())

@@ -16,7 +16,8 @@ from . import linear_arguments as linear
 from . import loss_arguments as arguments
 from .linear_arguments import MEMORY, LinearCall
 from .loss_arguments import Options
-from .losses import Loss, Wanted, results_of, state_of, wanted_of, whole_of
+from .loss_calls import Wanted, wanted_of
+from .losses import Loss, results_of, state_of, whole_of
 
 Array = checks.Array
 
