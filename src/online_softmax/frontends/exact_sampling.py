@@ -38,10 +38,12 @@ def tokens(given: Draw, isa: str | None, threads: int | None) -> tuple[Array, Ar
     return drawn, found
 
 
-def parts(given: Draw, isa: str | None, threads: int | None) -> tuple[tuple[Array, ...], ExactState]:
+def parts(
+    given: Draw, isa: str | None, threads: int | None
+) -> tuple[tuple[Array, Array, Array, Array], ExactState]:
     """What merges: (tokens, keys, rests, scores) and the state of the scores, of the rows' shape."""
     form = exact.format_of(given.x.dtype)
-    made = (np.empty(given.rows, np.int64), *(np.empty(given.rows) for _ in range(3)))
+    made = (np.empty(given.rows, np.int64), np.empty(given.rows), np.empty(given.rows), np.empty(given.rows))
     m, a = exact.identity(given.rows, form)
     for block, piece in _pieces(given, form):
         m[block], a[block] = cpu_exact.state(piece.x, (piece.axis,), isa=isa, threads=threads)
@@ -141,4 +143,4 @@ def _shares(z: Array, top: Array, form: Format) -> Array:
     near = z >= -form.large
     power, n = exact.terms(np.where(near, z, form.dtype.type(0)), form)
     down = n - exact.terms(np.asarray(top), form)[1]
-    return np.where(near, np.ldexp(power, np.clip(down, -2000, 64).astype(np.int32)), 0.0)
+    return np.asarray(np.where(near, np.ldexp(power, np.clip(down, -2000, 64).astype(np.int32)), 0.0))

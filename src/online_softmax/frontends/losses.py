@@ -275,6 +275,8 @@ def _as_given(call: Call, gradient: Array, out: Any) -> Array:
 def whole_of(call: Call, state: LossState | ExactLossState | None) -> Whole | None:
     if call.shard is None and state is None:
         return None
+    if isinstance(state, ExactLossState):
+        raise TypeError("state is an ExactLossState: a LossState, which order='row' makes, would do")
     if call.shard is None or not isinstance(state, LossState):
         name, would = ("shard", "(start, stop)") if call.shard is None else ("state", "the merged LossState")
         raise TypeError(

@@ -107,8 +107,8 @@ def sample(
     }  # fmt: skip
     spans, dtype = ((first, first + x.shape[along]),), cpu.state_dtype(given.x.dtype)
     if any_order:
-        drawn, exactly = exact_sampling.parts(given, isa, threads)
-        return ExactSampleState(*drawn, exactly, dtype, made, spans)
+        (token, key, rest, logit), exactly = exact_sampling.parts(given, isa, threads)
+        return ExactSampleState(token, key, rest, logit, exactly, dtype, made, spans)
     token, key, rest, logit, m, s = cpu_sampling.parts(given, isa=isa, threads=threads)
     return SampleState(token, key, rest, logit, state.SoftmaxState(m, s), dtype, made, spans)
 
