@@ -1,5 +1,4 @@
-"""cross_entropy with order="any": the same bits however classes are cut, ordered, laid out and shared among
-threads, and the values of the formulas."""
+"""cross_entropy with order="any": bits for any cut, order and layout, and the values of the formulas."""
 
 from __future__ import annotations
 
@@ -98,8 +97,8 @@ def test_parts_of_the_classes_give_the_bits_of_the_whole(
 def test_merges_are_associative_and_commutative_in_bits() -> None:
     x, t = case()
     a, b, c = shards(x, t, (0, 50, 51, CLASSES), {})
-    trees = [f(p, q, r) for p, q, r in itertools.permutations((a, b, c))
-             for f in (lambda p, q, r: p.merge(q).merge(r), lambda p, q, r: p.merge(q.merge(r)))]  # fmt: skip
+    trees = [p.merge(q).merge(r) for p, q, r in itertools.permutations((a, b, c))]
+    trees += [p.merge(q.merge(r)) for p, q, r in itertools.permutations((a, b, c))]
     assert len({bits(s.state.m, s.state.a, s.target, s.lse, s.loss()) for s in trees}) == 1
 
 
