@@ -62,3 +62,36 @@ def truth(z: Array) -> tuple[Array, Array]:
 def grid_of(z: Array) -> float:
     """What the grid of a state may leave out of the sum of all classes but one, relative to the whole."""
     return float(z.shape[-1] * (2.0**-43.5 if z.dtype == np.float32 else 2.0**-95))
+
+
+# ---- of losses
+
+ROWS = 6
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "none": {"reduction": "none"},
+    "sum": {"reduction": "sum"},
+    "weight": {"weight": numbers((CLASSES,), 5, 1.0, np.float64) + 1.5},
+    "row weight": {"row_weight": numbers((ROWS,), 6, 1.0, np.float64) + 1.2},
+    "ignored": {"ignore_index": 17},
+    "z-loss": {"z_loss": 0.03},
+    "temperature": {"temperature": 0.7},
+    "smoothing": {"label_smoothing": 0.2},
+    "all": {
+        "label_smoothing": 0.3, "smoothing": "megatron",
+        "weight": numbers((CLASSES,), 7, 1.0, np.float64) + 1.5, "ignore_index": 17, "z_loss": 0.01,
+        "row_weight": numbers((ROWS,), 8, 1.0, np.float64) + 1.2, "temperature": 1.3,
+    },
+}  # fmt: skip
+
+
+def case(dtype: Any = np.float32, scale: float = 9.0) -> tuple[Array, Array]:
+    x = numbers((ROWS, CLASSES), 1, scale).astype(dtype)
+    x[1, 30] = x[1].max() + np.asarray(12).astype(dtype)  # one class nearly sure
+    t = places(ROWS, CLASSES, 2).astype(np.int64)
+    t[1], t[3] = 30, 17
+    return x, t
+
+
+def upstream(options: dict[str, Any]) -> Any:
+    return numbers((ROWS,), 9, 2.0) if options.get("reduction") == "none" else 0.37

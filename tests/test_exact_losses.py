@@ -3,47 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import math
-from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from exact_cases import CLASSES, CUTS, Array, bits, digest, grid_of, numbers, places, truth
-from helpers import assert_close
+from exact_cases import CLASSES, CUTS, OPTIONS, ROWS, Array, bits, case, digest, upstream
 
 import online_softmax as osm
 from online_softmax import ExactLossState, LossState, cpu, exact
-from online_softmax.exact_loss_state import total
 
-INF, NAN = np.inf, np.nan
-ROWS = 6
-OPTIONS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "none": {"reduction": "none"},
-    "sum": {"reduction": "sum"},
-    "weight": {"weight": numbers((CLASSES,), 5, 1.0, np.float64) + 1.5},
-    "row weight": {"row_weight": numbers((ROWS,), 6, 1.0, np.float64) + 1.2},
-    "ignored": {"ignore_index": 17},
-    "z-loss": {"z_loss": 0.03},
-    "temperature": {"temperature": 0.7},
-    "all": {
-        "weight": numbers((CLASSES,), 7, 1.0, np.float64) + 1.5, "ignore_index": 17, "z_loss": 0.01,
-        "row_weight": numbers((ROWS,), 8, 1.0, np.float64) + 1.2, "temperature": 1.3,
-    },
-}  # fmt: skip
 FORMATS = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
 every_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 every_format = pytest.mark.parametrize("dtype", FORMATS)
-
-
-def case(dtype: Any = np.float32, scale: float = 9.0) -> tuple[Array, Array]:
-    x = numbers((ROWS, CLASSES), 1, scale).astype(dtype)
-    x[1, 30] = x[1].max() + np.asarray(12).astype(dtype)  # one class nearly sure
-    t = places(ROWS, CLASSES, 2).astype(np.int64)
-    t[1], t[3] = 30, 17
-    return x, t
 
 
 def part(options: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
@@ -63,10 +35,6 @@ def whole_of(x: Array, t: Array, options: dict[str, Any]) -> bytes:
         x, t, return_lse=True, order="any", dloss=upstream(options), **options
     )
     return bits(*made.loss, made.gradient)
-
-
-def upstream(options: dict[str, Any]) -> Any:
-    return numbers((ROWS,), 9, 2.0) if options.get("reduction") == "none" else 0.37
 
 
 # ---- bits
@@ -209,121 +177,7 @@ def test_the_golden_bits() -> None:
                 x, t, return_lse=True, order="any", dloss=upstream(options), **options
             )
             found += [*made.loss, made.gradient]
-    assert digest(*found) == "efeba5dedb7aa48bc23f3a5004251d046a346b958210855939dce079d86786ce"
-
-
-# ---- values
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@every_option
-def test_values(dtype: Any, options: dict[str, Any]) -> None:
-    x, t = case(dtype)
-    z = x / dtype(options.get("temperature", 1.0))
-    p, unit = truth(z)
-    u, tiny = float(np.finfo(dtype).eps) / 2, float(np.finfo(dtype).tiny) * 2
-    rows = np.arange(ROWS)
-    kept = t != options.get("ignore_index", -100)
-    w = np.where(kept, options.get("weight", np.ones(CLASSES))[t], 0)
-    r = options.get("row_weight", np.ones(ROWS))
-    top = z.astype(np.longdouble).max(-1)
-    lse = top + np.log(np.exp(z.astype(np.longdouble) - top[:, None]).sum(-1))
-    nll = lse - z[rows, t]
-    z_loss = options.get("z_loss", 0.0)
-    each = r * (w * nll + np.where(kept, z_loss * lse**2, 0))
-    error_of_log = unit[rows, t]
-    off = r * (
-        w * (error_of_log + u * np.abs(nll)) + z_loss * 2 * np.abs(lse) * (error_of_log + u * np.abs(lse))
-    )
-    reduction = options.get("reduction", "mean")
-    divisor = (w * r).sum() if reduction == "mean" else 1.0
-    loss = osm.cross_entropy(x, t, order="any", **options)
-    if reduction == "none":
-        assert_close(loss, each, off + u * np.abs(each))
-    else:
-        assert_close(loss, each.sum() / divisor, off.sum() / divisor + 2 * u * np.abs(each).sum() / divisor)
-    d = np.broadcast_to(upstream(options), ROWS) * r / divisor
-    k = d * w
-    e = np.where(kept, d * 2 * z_loss * lse, 0)
-    heat = float(dtype(options.get("temperature", 1.0)))
-    hot = np.zeros((ROWS, CLASSES))
-    hot[rows, t] = 1
-    others = np.where(hot == 1, 0, p).sum(-1)
-    expected = (k + e)[:, None] * p / heat
-    expected[rows, t] = (e * p[rows, t] - k * others) / heat
-    error_of_e = np.abs(e) * (error_of_log / np.abs(lse) + u)
-    allowed = ((np.abs(k + e) * (unit.max(-1) + 3 * u) + error_of_e)[:, None] * p) / heat + tiny
-    allowed[rows, t] = (
-        np.abs(k) * (others * (unit.max(-1) + 2 * u) + grid_of(z))
-        + np.abs(e) * p[rows, t] * (unit.max(-1) + 2 * u)
-        + error_of_e + u * np.abs(e * p[rows, t])
-    ) / heat + tiny  # fmt: skip
-    gradient = osm.cross_entropy_backward(upstream(options), x, t, order="any", **options)
-    assert_close(gradient, expected, allowed)
-
-
-@pytest.mark.parametrize("gap", [1.0, 5.0, 10.0, 15.0, 20.0])
-def test_the_gradient_of_a_target_that_is_nearly_sure_keeps_its_digits(gap: float) -> None:
-    x = np.zeros((1, 1000), np.float32)
-    x[0, 3] = gap + math.log(999)
-    found = osm.cross_entropy_backward(1.0, x, np.array([3]), order="any")[0, 3]
-    others = 1 / (1 + math.exp(float(x[0, 3])) / 999)
-    assert abs(found / -others - 1) <= 4e-7 + 1.33e-8 * float(x[0, 3]) + 1000 * 2.0**-43.5 / others
-    assert float(np.float32(1) - np.float32(1 - others)) != -found or gap < 12  # 1 - p has fewer
-
-
-def test_dlse_reaches_ignored_rows_too() -> None:
-    x, t = case()
-    options = {"ignore_index": 17, "order": "any", "reduction": "none"}
-    d_lse = numbers((ROWS,), 3, 1.0)
-    made = osm.cross_entropy_backward(0.0, x, t, dlse=d_lse, **options)
-    p = osm.softmax(x, order="any")
-    assert np.array_equal(made[3], d_lse[3] * p[3])
-    assert (np.abs(made - d_lse[:, None] * p) <= 2.0**-23 * np.abs(d_lse[:, None] * p)).all()
-
-
-def test_special_rows() -> None:
-    x = np.zeros((6, 5), np.float32)
-    x[0, 2], x[1, 2], x[2], x[3, 2] = NAN, INF, -INF, -INF
-    x[4] = [-0.0, 1e-42, -1e-42, 0, 0]
-    x[5] = [2.0**40, 2.0**40, 0, -(2.0**40), -INF]
-    t = np.array([1, 1, 1, 2, 1, 1])
-    loss = osm.cross_entropy(x, t, order="any", reduction="none")
-    log5 = np.float32(np.log(5))
-    assert np.array_equal(loss, np.float32([NAN, NAN, NAN, INF, log5, np.log(2)]), equal_nan=True)
-    gradient = osm.cross_entropy_backward(1.0, x, t, order="any", reduction="none")
-    assert np.isnan(gradient[:3]).all()
-    assert np.array_equal(gradient[3], np.float32([0.25, 0.25, -1, 0.25, 0.25]))
-    assert np.array_equal(gradient[5], [0.5, -0.5, 0, 0, 0])
-    ignored = osm.cross_entropy_with_gradient(x, np.where(np.arange(6) < 3, -100, t), order="any")
-    assert ignored.loss == INF
-    assert (ignored.gradient[:3] == 0).all()
-    nothing = np.full(6, -100)
-    assert np.isnan(osm.cross_entropy(x, nothing, order="any"))
-    assert osm.cross_entropy(x, nothing, order="any", empty="zero") == 0
-    one = osm.cross_entropy_with_gradient(np.zeros((3, 1), np.float32), np.zeros(3, np.int64), order="any")
-    assert one.loss == 0
-    assert not np.signbit(one.loss)
-    assert (one.gradient == 0).all()
-    empty = osm.cross_entropy_with_gradient(
-        np.zeros((0, 4)), np.zeros(0, np.int64), order="any", reduction="sum"
-    )
-    assert empty.loss == 0
-    assert empty.gradient.shape == (0, 4)
-
-
-def test_sums_of_rows_are_exact_sums_rounded_once() -> None:
-    rng = np.random.default_rng(3)
-    for scale in (1.0, 1e300, 1e-300):
-        values = rng.standard_normal(301) * 10.0 ** rng.integers(-8, 8, 301) * scale
-        right = float(sum(map(Fraction, values.tolist())))
-        assert total(values) == total(values[::-1]) == total(rng.permutation(values)) == right
-    top = np.finfo(np.float64).max
-    assert total(np.array([top, top, -top, 1.0])) == total(np.array([top, -top, 1.0, top])) == top
-    assert total(np.array([top, top])) == INF
-    assert total(np.array([])) == 0
-    assert total(np.array([INF, 1.0, INF])) == INF
-    assert math.isnan(total(np.array([INF, -INF])))
+    assert digest(*found) == "a6ad5a36e9757ad60d2329b912273bbf7baa0d626ee22ea426a45ed9e8d270e2"
 
 
 # ---- errors

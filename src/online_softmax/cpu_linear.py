@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import cpu, cpu_exact, cpu_losses, exact, linear_plan
+from . import cpu, cpu_exact, cpu_losses, exact, exact_sums, linear_plan
 from . import state as law
 from .cpu_losses import ELSEWHERE, Problem
 from .cpu_product import product
+from .exact_sums import Sums
 from .linear_plan import Sizes
 from .loss_rules import Rule, Whole
 
@@ -152,9 +153,11 @@ def statistics(p: Linear, rows: Array, made: dict[str, Array]) -> None:
             made[name][piece] = values
 
 
-def exact_statistics(p: Linear, rows: Array, temperature: float) -> tuple[exact.State, Array]:
-    """(m, a) of every token's scores and the score of its target, NaN where that is not among the classes:
-    (tokens,) of `wide`, of nothing where `rows` has no such token.
+def exact_statistics(
+    p: Linear, rows: Array, temperature: float, *, sums: bool
+) -> tuple[exact.State, Array, Sums | None]:
+    """(m, a) of every token's scores, the score of its target, NaN where that is not among the classes, and
+    with `sums` those of class weight * score: (tokens,) of `wide`, of nothing where `rows` has no such token.
 
     A logit is one sum in an order that D alone fixes (`cpu_product.product`, fused), divided by `temperature`
     rounded to `wide`; the states of tiles merge in bits. So neither tiles nor threads nor the instruction
@@ -164,11 +167,12 @@ def exact_statistics(p: Linear, rows: Array, temperature: float) -> tuple[exact.
     tiles = linear_plan.tiles(p.sizes(rows))
     buffer = cpu.empty((tiles.tokens, tiles.classes), p.wide)
     m, a = exact.identity((len(p.hidden),), form)
-    target = np.full(len(p.hidden), np.nan, p.wide)
+    target, scores = np.full(len(p.hidden), np.nan, p.wide), Sums.of(np.zeros((len(p.hidden), 0)), form)
     assert p.index is not None  # who calls has seen to it
     for piece in pieces(rows, tiles.tokens):
         hidden, index = p.hidden[piece], p.index[piece]
         all_, found = exact.identity((len(hidden),), form), target[piece]
+        total = Sums.of(np.zeros((len(hidden), 0)), form)
         for classes in spans(p.classes, tiles.classes):
             z = buffer[: len(hidden), : classes.stop - classes.start]
             p.logits(hidden, classes, z, fused=True)
@@ -176,11 +180,15 @@ def exact_statistics(p: Linear, rows: Array, temperature: float) -> tuple[exact.
                 with np.errstate(all="ignore"):
                     np.divide(z, p.wide.type(temperature), out=z)
             all_ = cpu_exact.merge(all_, cpu_exact.state(z, (1,), isa=p.isa, threads=p.threads))
+            if sums:
+                weights = None if p.class_weights is None else p.class_weights[classes]
+                total = total.merge(Sums.of(exact_sums.weighted(z, weights), form))
             here = np.flatnonzero((index >= classes.start) & (index < classes.stop))
             found[here] = z[here, index[here] - classes.start]
         m[piece], a[piece] = all_
         target[piece] = found
-    return (m, a), target
+        scores.top[piece], scores.a[piece], scores.odd[piece] = total.top, total.a, total.odd
+    return (m, a), target, scores if sums else None
 
 
 def _merged(a: dict[str, Array], b: dict[str, Array]) -> dict[str, Array]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from . import exact
 from .exact import Format
 from .exact_state import ExactState
+from .exact_sums import Sums
 from .loss_rules import Rules
 from .loss_state import Parted
 
@@ -71,6 +72,8 @@ class ExactLossState(Parted):
         parts: (start, stop) of the classes seen, ascending.
         kept: rows that are not ignored; row_weights: one a row, or None.
         options: z-loss, temperature, and what else has to be the same in all parts.
+        scores: sums of class weight * score over the classes seen, and weights: that of their weights, where
+            there is label smoothing; else None.
     """
 
     shape: tuple[int, ...]
@@ -81,6 +84,8 @@ class ExactLossState(Parted):
     kept: Array
     row_weights: Array | None
     options: Rules
+    scores: Sums | None = None
+    weights: Sums | None = None
 
     def __post_init__(self) -> None:
         for name in ("target", "target_weight", "kept", "row_weights"):
@@ -106,6 +111,8 @@ class ExactLossState(Parted):
             target=np.where(np.isnan(self.target), other.target, self.target),
             target_weight=self.target_weight + other.target_weight,
             parts=tuple(sorted(self.parts + other.parts)),
+            scores=_joint(self.scores, other.scores),
+            weights=_joint(self.weights, other.weights),
         )
 
     @classmethod
@@ -153,7 +160,11 @@ class ExactLossState(Parted):
         with np.errstate(all="ignore"):
             nll = self.of_target()
             weightless = (self.target_weight == 0) & ~np.isnan(nll)
-            loss = np.where(weightless, 0.0, self.target_weight * nll)
+            rule = rules.rule(self.classes)
+            loss = np.where(weightless, 0.0, (rule.sharp * self.target_weight) * nll)
+            if self.scores is not None:
+                wide = self.state.m.astype(np.float64) + exact.log_sum(self.state.m, self.state.a, self.form)
+                loss = loss + rule.uniform * (self.weight_sum() * wide - self.scores.value)
             if rules.z_loss:
                 lse = self.state.lse.astype(np.float64)
                 loss = loss + rules.z_loss * (lse * lse)
@@ -174,6 +185,10 @@ class ExactLossState(Parted):
         p = exact.value(self.target, m, a, form).astype(np.float64)
         return p, others_share(self.target, m, a, form)
 
+    def weight_sum(self) -> float:
+        """The sum of the weights of all classes seen, 0 where nobody asks for it."""
+        return 0.0 if self.weights is None else float(self.weights.value)
+
     def denominator(self) -> float:
         """What a mean divides by: a sum that no order changes."""
         weights = 1.0 if self.row_weights is None else self.row_weights
@@ -183,6 +198,10 @@ class ExactLossState(Parted):
     def complete(self) -> None:
         """Raises ValueError where classes are missing, IndexError where a row's target was not seen."""
         self._complete(np.isnan(self.state.m))
+
+
+def _joint(a: Sums | None, b: Sums | None) -> Sums | None:
+    return None if a is None or b is None else a.merge(b)
 
 
 def others_share(x: Array, m: Array, a: Array, form: Format) -> Array:

@@ -11,7 +11,11 @@ e = (d * (2 * z_loss)) * lse + dlse:
     gradient at c != t    K * p[c],  K = (k + e) / temperature rounded to float32 (float64)
     gradient at t         (e * p[t] - k * q) / temperature, in double and rounded once
 
-each operation rounded by itself, and what is smaller than 2**-125 (2**-1021) is 0. q does not come from
+With label smoothing, whose rule is sharp * (c is t) + uniform, k has the factor sharp, d * uniform times the
+sum of all class weights is added to e, and (d * uniform / temperature) * weight[c], rounded to float32 at
+each step, is taken off: at t in double.
+
+Each operation is rounded by itself, and what is smaller than 2**-125 (2**-1021) is 0. q does not come from
 1 - p, so a target that is nearly sure loses no digits; where all other classes together are below 2**-44 of
 the target's or so they are lost to the grid of the state, in the loss alike.
 """
@@ -25,7 +29,9 @@ import numpy as np
 
 from .. import cpu_exact, exact, exact_loss_state
 from ..cpu_losses import IGNORED
+from ..exact import FLOAT64, Format
 from ..exact_loss_state import ExactLossState
+from ..exact_sums import Sums
 from . import checks, exact_rows
 from . import loss_arguments as arguments
 from .loss_calls import Call
@@ -33,20 +39,18 @@ from .numpy import ExactState
 
 Array = checks.Array
 BUILT: Final = (
-    "weight, row_weight, ignore_index, z_loss, temperature, reduction, empty, return_lse and shard are built"
+    "weight, row_weight, ignore_index, label_smoothing, z_loss, temperature, reduction, empty, return_lse, "
+    "tokens and shard are built"
 )
 
 
-def asked(
-    order: Any, softcap: Any, label_smoothing: Any, riders: Any = (), tokens: Any = None, kl_to: Any = None
-) -> bool:
+def asked(order: Any, softcap: Any, riders: Any = (), tokens: Any = None, kl_to: Any = None) -> bool:
     """Whether the order is "any". Raises ValueError for one that is not built, and for an option that "any"
     does not have."""
     if not checks.order(order):
         return False
     given = {
         "softcap": softcap is not None,
-        "label_smoothing": checks.number(label_smoothing, "label_smoothing") != 0,
         "riders": bool(arguments.riders_of(riders)),
         "tokens": tokens is not None,
         "kl_to": kl_to is not None,
@@ -76,7 +80,10 @@ def state_of(call: Call, isa: str | None, threads: int | None) -> ExactLossState
     problem, rules = call.problem, call.rules
     m, a = exact_rows.states(problem.logits, problem.axis, rules.temperature, isa=isa, threads=threads)
     state = ExactState._wrap((m.reshape(call.rows), a.reshape(call.rows, a.shape[-1])))
-    return described(call, state, target_scores(call, problem.logits))
+    sums = None
+    if rules.label_smoothing:
+        sums = exact_rows.sums(problem.logits, problem.axis, rules.temperature, call.weights)
+    return described(call, state, target_scores(call, problem.logits), sums)
 
 
 def target_scores(call: Call, logits: Array) -> Array:
@@ -88,8 +95,8 @@ def target_scores(call: Call, logits: Array) -> Array:
     return np.where(index >= 0, z.reshape(call.rows), form.dtype.type(np.nan))
 
 
-def described(call: Call, state: ExactState, target: Array) -> ExactLossState:
-    """A state with what a call says of its rows and classes."""
+def described(call: Call, state: ExactState, target: Array, sums: Sums | None) -> ExactLossState:
+    """A state with what a call says of its rows and classes; `sums` of the scores with label smoothing."""
     index = indexed(call)
     here = index >= 0
     weights = call.weights
@@ -103,6 +110,8 @@ def described(call: Call, state: ExactState, target: Array) -> ExactLossState:
         kept=index != IGNORED,
         row_weights=call.targets.row_weights,
         options=call.rules,
+        scores=sums,
+        weights=None if sums is None else Sums.of(np.ones(classes) if weights is None else weights, FLOAT64),
     )
 
 
@@ -125,10 +134,12 @@ def whole_of(call: Call, state: Any, isa: str | None, threads: int | None) -> Ex
 
 @dataclass(frozen=True)
 class _Factors:
-    """Of the rows, each of the rows' shape: what probabilities are multiplied by, and the target's entry."""
+    """Of the rows, (rows,): what probabilities are multiplied by, the target's entry, and with label
+    smoothing what is taken off times a class's weight."""
 
     each: Array
     target: Array
+    off: Array | None
 
 
 def _factors(
@@ -141,17 +152,24 @@ def _factors(
         if whole.row_weights is not None:
             d = d * whole.row_weights
         d = np.where(whole.kept, d, 0.0)
-        k, e = d * whole.target_weight, np.zeros(call.rows)
+        rule = rules.rule(whole.classes)
+        k, e = d * (rule.sharp * whole.target_weight), np.zeros(call.rows)
         if rules.z_loss:
             lse = whole.state.lse.astype(np.float64)
             e = np.where(whole.kept, (d * (2 * rules.z_loss)) * lse, 0.0)
         if d_lse is not None:
             e = e + d_lse
         p, q = whole.others_of_target()
-        own = (e * p - k * q) / temperature
-        each = (k + e) / temperature
-        own, each = (exact_loss_state.settled(v, form).astype(form.dtype) for v in (own, each))
-    return _Factors(each, np.where(classes_here, own, form.dtype.type(0)))
+        off = None
+        if whole.scores is not None:
+            off = d * rule.uniform
+            e = e + off * whole.weight_sum()
+        own = e * p - k * q
+        if off is not None:
+            own = own - off * whole.target_weight
+            off = exact_loss_state.settled(off / temperature, form).astype(form.dtype)
+        own, each = (exact_loss_state.settled(v / temperature, form).astype(form.dtype) for v in (own, k + e))
+    return _Factors(each, np.where(classes_here, own, form.dtype.type(0)), off)
 
 
 def gradient(
@@ -174,14 +192,16 @@ def gradient(
     shape, classes = rows.shape[:-1], rows.shape[-1]
     of_rows = (whole.state.m, whole.state.a, factors.each, factors.target, index, whole.kept)
     m, a, each, own, index, kept = (v.reshape(*shape, *v.shape[1:]) for v in of_rows)
+    weights = None if call.weights is None else call.weights.astype(form.dtype)
     for block in exact_rows.blocks(shape, max(1, exact_rows.PIECE // classes)):
         z = exact_rows.scores(rows[block], call.rules.temperature, form).astype(form.dtype, copy=False)
         made = np.empty(z.shape, form.dtype)
         cpu_exact.normalize(z, m[block], a[block], made, (z.ndim - 1,), isa=isa, threads=threads)
         with np.errstate(all="ignore"):
             made *= each[block][..., None]
-            small = np.abs(made) < form.smallest
-            made[small] = 0
+            made[np.abs(made) < form.smallest] = 0
+            if factors.off is not None:
+                _take_off(made, factors.off.reshape(shape)[block], weights, form)
             made[np.isnan(made)] = np.nan
         left_out = ~kept[block] if d_lse is None else np.zeros((), np.bool_)
         made[np.broadcast_to(left_out, made.shape[:-1])] = 0
@@ -190,3 +210,22 @@ def gradient(
         made[(*at, places[at])] = own[block][at]
         with np.errstate(over="ignore"):
             out[block] = made.astype(out.dtype, copy=False)
+
+
+def _take_off(made: Array, off: Array, weights: Array | None, form: Format) -> None:
+    """What label smoothing takes off the gradients `made`, (..., classes)."""
+    taken = off[..., None]
+    if weights is not None:
+        taken = taken * weights
+        taken[np.abs(taken) < form.smallest] = 0
+    made -= taken
+    made[np.abs(made) < form.smallest] = 0
+
+
+def log_probabilities(call: Call, state: ExactLossState, tokens: Array) -> Array:
+    """Of classes (rows, k), in the states' dtype."""
+    form = state.form
+    rows = np.moveaxis(call.problem.logits, call.problem.axis, -1)
+    found = np.take_along_axis(rows, tokens.reshape(*rows.shape[:-1], -1), axis=-1)
+    z = exact_rows.scores(found, call.rules.temperature, form).astype(form.dtype).reshape(tokens.shape)
+    return exact.log_value(z, state.state.m[:, None], state.state.a[:, None], form)

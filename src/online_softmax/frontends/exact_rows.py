@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from .. import cpu_exact, exact
+from .. import cpu_exact, exact, exact_sums
 from ..exact import Format, State
+from ..exact_sums import Sums
 from . import checks
 
 Array = checks.Array
@@ -57,6 +58,18 @@ def states(
         z = scores(rows[block], temperature, form)
         m[block], a[block] = cpu_exact.state(z, (z.ndim - 1,), isa=isa, threads=threads)
     return m, a
+
+
+def sums(x: Array, axis: int, temperature: float, weights: Array | None) -> Sums:
+    """Sums of weight * score along `axis` of x, of its rows in one axis."""
+    form = exact.format_of(x.dtype)
+    rows = np.moveaxis(x, axis, -1)
+    made = Sums.of(np.zeros((*rows.shape[:-1], 0)), form)
+    for block in blocks(rows.shape[:-1], max(1, PIECE // rows.shape[-1])):
+        z = scores(rows[block], temperature, form)
+        some = Sums.of(exact_sums.weighted(z, weights), form)
+        made.top[block], made.a[block], made.odd[block] = some.top, some.a, some.odd
+    return Sums(made.top.reshape(-1), made.a.reshape(-1, form.slices), made.odd.reshape(-1), form)
 
 
 def taken(x: Array, axis: int, places: Array) -> Array:

@@ -139,7 +139,7 @@ def _shares(z: Array, top: Array, form: Format) -> Array:
     """Terms of z in units of the power of two of the top's, double."""
     z = np.asarray(z)
     if not _plain(top, form):
-        return (z == top).astype(np.float64)
+        return np.asarray(z == top, np.float64)
     near = z >= -form.large
     power, n = exact.terms(np.where(near, z, form.dtype.type(0)), form)
     down = n - exact.terms(np.asarray(top), form)[1]

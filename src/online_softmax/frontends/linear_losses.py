@@ -82,14 +82,14 @@ def linear_cross_entropy(
         class_weight, row_weight, ignore_index, label_smoothing, smoothing, z_loss, softcap, temperature,
         reduction, empty, "class_weight",
     )  # fmt: skip
-    any_order = exact_losses.asked(order, softcap, label_smoothing, riders, tokens)
+    any_order = exact_losses.asked(order, softcap, riders, tokens)
     call = linear.described(hidden, weight, targets, bias, options, shard, memory, isa, threads)
     wanted = wanted_of(call.call, return_lse, riders, tokens, None)
     of_rows = bool(set(wanted.made) - {"loss"}) or call.call.shard is not None
     rows = call.rows(ignored_too=of_rows)
     if any_order:
         state_of_all = _exact_state(call, rows)
-        return state_of_all if call.call.shard is not None else of_state(state_of_all, wanted)
+        return state_of_all if call.call.shard is not None else of_state(state_of_all, wanted, call.call)
     whole = call.linear.probabilities is not None or wanted.report
     if not whole or call.call.shard is not None:
         state = _state(call, rows)
@@ -208,8 +208,11 @@ def _state(call: LinearCall, rows: Array) -> LossState:
 
 def _exact_state(call: LinearCall, rows: Array) -> ExactLossState:
     exact_losses.indexed(call.call)
-    (m, a), target = cpu_linear.exact_statistics(call.linear, rows, call.call.rules.temperature)
-    return exact_losses.described(call.call, ExactState._wrap((m, a)), target)
+    rules = call.call.rules
+    pair, target, sums = cpu_linear.exact_statistics(
+        call.linear, rows, rules.temperature, sums=bool(rules.label_smoothing)
+    )
+    return exact_losses.described(call.call, ExactState._wrap(pair), target, sums)
 
 
 def _memory(call: LinearCall, below: float | None) -> Gradients:

@@ -110,12 +110,12 @@ def cross_entropy(
         weight, row_weight, ignore_index, label_smoothing, smoothing, z_loss, softcap, temperature, reduction,
         empty,
     )  # fmt: skip
-    any_order = exact_losses.asked(order, softcap, label_smoothing, riders, tokens, kl_to)
+    any_order = exact_losses.asked(order, softcap, riders, kl_to=kl_to)
     call = described(logits, targets, options, axis, shard)
     wanted = wanted_of(call, return_lse, riders, tokens, kl_to)
     if any_order:
         state = exact_losses.state_of(call, isa, threads)
-        return state if call.shard is not None else of_state(state, wanted)
+        return state if call.shard is not None else of_state(state, wanted, call)
     if call.shard is not None:
         return _shard_state(call, isa, threads)
     made = arguments.empty_results(wanted.made, call.rows, wanted.tokens)
@@ -151,7 +151,7 @@ def cross_entropy_backward(
         weight, row_weight, ignore_index, label_smoothing, smoothing, z_loss, softcap, temperature, reduction,
         empty,
     )  # fmt: skip
-    any_order = exact_losses.asked(order, softcap, label_smoothing)
+    any_order = exact_losses.asked(order, softcap)
     call = described(logits, targets, options, axis, shard)
     gradient = _gradient_memory(call, out)
     if any_order:
@@ -194,14 +194,14 @@ def cross_entropy_with_gradient(
         weight, row_weight, ignore_index, label_smoothing, smoothing, z_loss, softcap, temperature, reduction,
         empty,
     )  # fmt: skip
-    any_order = exact_losses.asked(order, softcap, label_smoothing, riders, tokens, kl_to)
+    any_order = exact_losses.asked(order, softcap, riders, kl_to=kl_to)
     call = described(logits, targets, options, axis, None)
     wanted = wanted_of(call, return_lse, riders, tokens, kl_to)
     if any_order:
         state = exact_losses.state_of(call, isa, threads)
         d_loss = arguments.upstream(dloss, call.rules, state.denominator(), call.shape)
         gradient = _gradient_memory(call, out)
-        found = of_state(state, wanted)
+        found = of_state(state, wanted, call)
         exact_losses.gradient(call, state, gradient, d_loss, None, isa, threads)
         return LossAndGradient(found, _as_given(call, gradient, out))
     d_loss = arguments.upstream(dloss, call.rules, call.targets.denominator, call.shape)
@@ -211,8 +211,11 @@ def cross_entropy_with_gradient(
     return LossAndGradient(results_of(call, wanted, made), _as_given(call, gradient, out))
 
 
-def of_state(state: ExactLossState, wanted: Wanted) -> Any:
+def of_state(state: ExactLossState, wanted: Wanted, call: Call) -> Any:
     """The results of an exact call that has all classes."""
+    if wanted.tokens is not None:
+        logs = exact_losses.log_probabilities(call, state, wanted.tokens)
+        return LossReport(state.loss(), state.lse, log_probabilities=logs.reshape(*call.shape, -1))
     return Loss(state.loss(), state.lse) if wanted.lse else state.loss()
 
 
