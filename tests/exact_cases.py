@@ -1,97 +1,101 @@
-"""What the tests of order="any" of losses, products and draws share: rows that every machine makes alike,
-bits, the reference in more digits than any result has, and the bound that results are held to."""
+"""Rows for the tests of results whose bits depend on the elements alone, and the definition's answers."""
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
-Array = np.ndarray[Any, Any]
-Wide = np.longdouble
+from online_softmax import exact
 
-#: Uneven cuts of 257 classes into 1, 2, 3 and 8 parts.
-CLASSES = 257
-CUTS = ((0, 257), (0, 40, 257), (0, 1, 200, 257), (0, 3, 4, 90, 91, 128, 250, 256, 257))
+Array = NDArray[Any]
+
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+LN2 = float(np.log(2))
 
 
-def numbers(shape: tuple[int, ...], seed: int, scale: float, dtype: Any = np.float32) -> Array:
-    """Numbers in (-scale, scale), by an integer hash: the same on every machine."""
-    count = int(np.prod(shape))
+def dtype_of(name: str) -> np.dtype[Any]:
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def same(got: Array, want: Array) -> bool:
+    """Equal in every bit, NaN whatever its payload."""
+    assert got.shape == want.shape and got.dtype == want.dtype
+    bits = {2: np.uint16, 4: np.uint32, 8: np.uint64}[got.dtype.itemsize]
+    nan = np.isnan(want) if got.dtype.kind in "fV" else np.zeros(want.shape, bool)
+    if got.dtype.kind in "fV" and not np.array_equal(np.isnan(got), nan):
+        return False
+    left, right = (np.ascontiguousarray(a).view(bits).reshape(a.shape) for a in (got, want))
+    return bool(np.array_equal(left[~nan], right[~nan]))
+
+
+def rows_of(dtype: str, n: int, seed: int = 0) -> Array:
+    """(rows, n) of many kinds: random, equal, at the borders of bins, with gaps at which slices and results
+    vanish, far out, and special."""
+    random = np.random.default_rng(seed)
+    normal = random.standard_normal
+    form = exact.format_of(dtype_of(dtype))
+    kinds = [normal(n), normal(n) * 5, normal(n) * 40, np.full(n, 3.25), np.zeros(n), -np.abs(normal(n)) * 1e-3]
+    for k in (-3, -1, 0, 1, 2, 5):  # maxima beside where the top bin changes
+        border = (form.width * k - 1.5) * LN2
+        row = border - np.abs(normal(n)) * 8
+        row[random.integers(n) if n else slice(0)] = border + random.choice([-1e-3, -1e-6, 1e-6, 1e-3])
+        kinds.append(row)
+    for low, high in ((15, 46), (80, 130), (600, 760)):
+        row = -random.uniform(low, high, n)
+        row[random.integers(n) if n else slice(0)] = 0.0
+        kinds += [row, row + 1000.0]
+    for scale in (2.0**8, 2.0**18.9, 2.0**19, 2.0**20, 2.0**29, 2.0**30, 2.0**31, 2.0**48, 2.0**49, 2.0**62, 2.0**63):
+        kinds += [scale + normal(n) * scale * 1e-6, -scale + normal(n) * 30, normal(n) * scale, np.full(n, scale)]
+    x = np.array(kinds).reshape(len(kinds), n)
+    special = [special_row(normal(n), form, kind) for kind in range(9)]
     with np.errstate(over="ignore"):
-        h = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
-        h = (h ^ h >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-        h = (h ^ h >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    whole = ((h ^ h >> np.uint64(31)) >> np.uint64(40)).astype(np.int64) - (1 << 23)
-    return (whole * (scale * 2.0**-23)).reshape(shape).astype(dtype)
+        return np.concatenate([x, np.array(special).reshape(9, n)]).astype(dtype_of(dtype))
 
 
-def places(rows: int, classes: int, seed: int) -> Array:
-    return np.floor((numbers((rows,), seed, 0.5, np.float64) + 0.5) * classes)
+def special_row(row: Array, form: exact.Format, kind: int) -> Array:
+    n = len(row)
+    tiny = form.least
+    if n == 0:
+        return row
+    at, other = kind % n, (kind * 7 + 3) % n
+    match kind:
+        case 0:
+            row[at] = np.nan
+        case 1:
+            row[at] = np.inf
+        case 2:
+            row[at], row[other] = np.inf, np.nan
+        case 3:
+            row[:] = -np.inf
+        case 4:
+            row[::2] = -np.inf
+        case 5:
+            row = np.where(row > 0, -0.0, 0.0)
+        case 6:
+            row = row * tiny  # subnormal, and just not
+        case 7:
+            row = -np.abs(row) * tiny * 0.25
+        case 8:
+            row[at] = -np.nan
+    return row
 
 
-def bits(*arrays: Any) -> bytes:
-    """All bits of all arrays, those of NaN too."""
-    return b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)
-
-
-def digest(*arrays: Any) -> str:
-    little = (np.asarray(a) for a in arrays)
-    return hashlib.sha256(bits(*(a.astype(a.dtype.newbyteorder("<")) for a in little))).hexdigest()
-
-
-def truth(z: Array) -> tuple[Array, Array]:
-    """(probabilities, what the definition may be off by relative to them) of scores along the last axis.
-
-    The bound is that of `exact`: roundings of the terms, the base of the powers by the distance from the
-    maximum, the grid; and of the few operations that read it.
-    """
-    wide = z.astype(Wide)
-    gap = wide.max(-1, keepdims=True) - wide
-    p = np.exp(-gap)
-    p /= p.sum(-1, keepdims=True)
-    distance = np.where(p > 0, gap, 0)
-    if z.dtype == np.float64:
-        return p, np.full(z.shape, 2e-15) + 2.0**-53 * distance
-    mean = (p * distance).sum(-1, keepdims=True)
-    grid = z.shape[-1] * 2.0**-43.5
-    return p, 2 * 2 * 9e-8 + 1.33e-8 * (distance + mean) + grid + 4 * 2.0**-24
-
-
-def grid_of(z: Array) -> float:
-    """What the grid of a state may leave out of the sum of all classes but one, relative to the whole."""
-    return float(z.shape[-1] * (2.0**-43.5 if z.dtype == np.float32 else 2.0**-95))
-
-
-# ---- of losses
-
-ROWS = 6
-OPTIONS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "none": {"reduction": "none"},
-    "sum": {"reduction": "sum"},
-    "weight": {"weight": numbers((CLASSES,), 5, 1.0, np.float64) + 1.5},
-    "row weight": {"row_weight": numbers((ROWS,), 6, 1.0, np.float64) + 1.2},
-    "ignored": {"ignore_index": 17},
-    "z-loss": {"z_loss": 0.03},
-    "temperature": {"temperature": 0.7},
-    "smoothing": {"label_smoothing": 0.2},
-    "all": {
-        "label_smoothing": 0.3, "smoothing": "megatron",
-        "weight": numbers((CLASSES,), 7, 1.0, np.float64) + 1.5, "ignore_index": 17, "z_loss": 0.01,
-        "row_weight": numbers((ROWS,), 8, 1.0, np.float64) + 1.2, "temperature": 1.3,
-    },
-}  # fmt: skip
-
-
-def case(dtype: Any = np.float32, scale: float = 9.0) -> tuple[Array, Array]:
-    x = numbers((ROWS, CLASSES), 1, scale).astype(dtype)
-    x[1, 30] = x[1].max() + np.asarray(12).astype(dtype)  # one class nearly sure
-    t = places(ROWS, CLASSES, 2).astype(np.int64)
-    t[1], t[3] = 30, 17
-    return x, t
-
-
-def upstream(options: dict[str, Any]) -> Any:
-    return numbers((ROWS,), 9, 2.0) if options.get("reduction") == "none" else 0.37
+def expected(x: Array, where: Array | None = None) -> dict[str, Array]:
+    """What the definition says of x, whose last axis is reduced."""
+    form = exact.format_of(x.dtype)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        wide = x.astype(form.dtype)
+        if where is not None:
+            wide = np.where(where, wide, form.dtype.type(-np.inf))
+        m, a = exact.state(wide, form)
+        y = exact.value(wide, m[..., None], a[..., None, :], form).astype(x.dtype)
+        log_y = exact.log_value(wide, m[..., None], a[..., None, :], form).astype(x.dtype)
+        if where is not None:
+            y, log_y = np.where(where, y, x.dtype.type(0)), np.where(where, log_y, x.dtype.type(-np.inf))
+        return {
+            "m": m, "a": a, "lse": exact.lse(m, a, form), "log_sum": exact.log_sum(m, a, form),
+            "softmax": y, "log_softmax": log_y,
+        }  # fmt: skip

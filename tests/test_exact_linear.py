@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from exact_cases import CLASSES, CUTS, Array, bits, digest, numbers, places
+from exact_loss_cases import CLASSES, CUTS, Array, bits, digest, numbers, places
 
 import online_softmax as osm
 from online_softmax import ExactLossState, cpu, exact

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exact_cases import CLASSES, OPTIONS, ROWS, bits, case, grid_of, numbers, truth, upstream
+from exact_loss_cases import CLASSES, OPTIONS, ROWS, bits, case, grid_of, numbers, truth, upstream
 from helpers import assert_close
 
 import online_softmax as osm

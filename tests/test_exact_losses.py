@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from exact_cases import CLASSES, CUTS, OPTIONS, ROWS, Array, bits, case, digest, upstream
+from exact_loss_cases import CLASSES, CUTS, OPTIONS, ROWS, Array, bits, case, digest, upstream
 
 import online_softmax as osm
 from online_softmax import ExactLossState, LossState, cpu, exact

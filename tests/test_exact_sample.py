@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import sampling
-from exact_cases import CLASSES, CUTS, Array, bits, digest, numbers
+from exact_loss_cases import CLASSES, CUTS, Array, bits, digest, numbers
 
 import online_softmax as osm
 from online_softmax import ExactSampleState, ExactState, SampleState, cpu, exact
