@@ -68,6 +68,11 @@ def linear_cross_entropy(
         memory: bytes for all that is neither operand nor result nor a few numbers a token: tiles, and what
             threads pack of the operands, 1.5 MiB each (and some rows of logits with softcap, temperature or
             probabilities). Four threads are counted, and up to half of the memory: the rest is on top.
+        order: "any": the bits depend on hidden, weight, bias and options alone, whatever the instruction set,
+            threads, `memory` and cut of the vocabulary. A logit is then one sum whose order D fixes: chains
+            of multiply-adds that round once over the fewest equal pieces of D of up to 384 (float64: 192)
+            features, a multiple of 8 each, which are added to the bias from left to right. Then as in
+            `cross_entropy`, without tokens. Flushing subnormal numbers may change logits.
 
     Returns: as `cross_entropy`: float32, float64 where products are.
 
@@ -122,6 +127,7 @@ def linear_cross_entropy_backward(
             read too.
         shard, state: the weight's part of the vocabulary and the state of all parts merged: the gradients of
             this part, where that of hidden is to be summed over the parts.
+        order: "row" alone is built: the gradients' own products have no such order yet.
         filter_below: leave blocks of 128 tokens by 512 classes out of the two products of the gradients
             where all entries of the logits' gradient g are smaller than this. Then hidden's gradient of a
             token is off by at most filter_below * sum(|weight|) over the classes left out, feature by

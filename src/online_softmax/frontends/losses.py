@@ -95,6 +95,12 @@ def cross_entropy(
         shard: (start, stop): logits has these classes of a larger vocabulary, `weight` theirs, targets are
             numbers of the whole. A `LossState` is returned, to be merged with the others'; its loss() reduces
             as is said here, or there anew. Class indices alone, without riders, tokens, kl_to and return_lse.
+        order: "row": a row's bits depend on the row, the format and the instruction set. "any": on its
+            elements and options alone, however classes are cut, ordered and laid out, on any machine; a row's
+            loss is then minus `ExactState.logprob` of its target, a sum over rows is the exact sum rounded
+            once, and `shard` gives an `ExactLossState`. Scores are logits / temperature, one division in
+            float32 (float64). Class indices alone, without softcap, riders and kl_to, which raise ValueError;
+            logits of ignored rows are read too.
 
     Returns: a number (an array for "none") in float32, in float64 for float64 logits; or as named above.
         Rows that hold NaN or +inf, or nothing but -inf, have a loss of NaN. A class of -inf whose coefficient
@@ -142,6 +148,10 @@ def cross_entropy_backward(
         out: where the gradient goes: an array of logits' shape and format, disjoint from logits or logits
             itself, which is then overwritten.
         shard, state: as in `cross_entropy`, with the state of all parts merged: the gradient of this part.
+        order: as in `cross_entropy`. "any": the gradient's bits depend on the row's elements and options
+            alone. Away from the target it is a factor times ExactState's probability, each rounded to float32
+            (float64); at the target minus the share of the others in double, made of whole numbers, and
+            rounded once. What is below 2**-125 (2**-1021) is 0.
 
     The other arguments are those of the forward.
 

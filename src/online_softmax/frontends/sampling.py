@@ -63,6 +63,12 @@ def sample(
             which it is a part.
         return_state: a `SampleState` instead, to be merged with those of the other shards. No filters then:
             they need the whole row. A logit that is past float64's range over the temperature is infinite.
+        order: "row": log-probabilities depend on the instruction set in their last bits, and tokens on the C
+            library's logarithm where two keys agree to the last bits. "any": both have the same bits on any
+            machine and for any cut; the log-probability is that of `ExactState`, and so minus the loss of
+            `cross_entropy` with order="any" and the same temperature. Scores are logits / temperature, one
+            division in float32 (float64), infinite past its range. Filters go by exact sums. return_state
+            gives an `ExactSampleState`.
 
     Returns: Sample(tokens, log_probabilities) of the rows' shape (that of logits without axis): int64, and
         the natural log of the token's probability under what was drawn from, float32 (float64 for float64
@@ -73,7 +79,8 @@ def sample(
         vocabulary of no tokens.
 
     Cost: one read of logits, with top_p or min_p two. Rows with filters take 40 bytes a token of scratch a
-        thread, rows whose elements are not adjacent a copy of one row a thread.
+        thread, rows whose elements are not adjacent a copy of one row a thread. order="any" reads logits
+        twice; with a temperature or filters it works on copies of some MiB, and top_p sorts each row.
     """
     x = checks.array(logits, "logits")
     if not x.ndim:
