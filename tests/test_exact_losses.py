@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -140,6 +144,7 @@ def test_rows_that_are_worked_on_in_pieces_give_the_bits_of_each(monkeypatch: py
     gradient = osm.cross_entropy_backward(1.0, x, t, **options)
     for size in (1, 2 * CLASSES, 7 * CLASSES, 100 * CLASSES):
         monkeypatch.setattr("online_softmax.frontends.exact_rows.PIECE", size)
+        monkeypatch.setattr("online_softmax.frontends.exact_rows.CACHED", size)
         assert bits(osm.cross_entropy(x, t, **options)) == bits(loss)
         assert bits(osm.cross_entropy_backward(1.0, x, t, **options)) == bits(gradient)
     one = osm.cross_entropy(x[1, 2], t[1, 2], order="any", temperature=0.9)
@@ -178,6 +183,44 @@ def test_the_golden_bits() -> None:
             )
             found += [*made.loss, made.gradient]
     assert digest(*found) == "a6ad5a36e9757ad60d2329b912273bbf7baa0d626ee22ea426a45ed9e8d270e2"
+
+
+CHILD = """
+import sys
+import numpy as np
+import online_softmax as osm
+from exact_loss_cases import OPTIONS, case, digest, upstream
+if sys.argv[1] == "flush":
+    import torch
+    assert torch.set_flush_denormal(True)
+    assert float(np.float32(1e-40) * np.float32(1)) == 0
+found = []
+for dtype in (np.float32, np.float64):
+    least = float(np.finfo(dtype).tiny)
+    x, t = case(dtype, 40.0)
+    x[2, :40] = least / 4 * np.arange(40)
+    for options in OPTIONS.values():
+        for scale in (1.0, least * 1e3):
+            d = np.asarray(upstream(options)) * scale
+            made = osm.cross_entropy_with_gradient(x, t, order="any", return_lse=True, dloss=d, **options)
+            drawn = osm.sample(x, order="any", top_p=0.9, temperature=0.7)
+            found += [*made.loss, made.gradient, *drawn]
+print(digest(*found))
+"""
+
+
+def test_flushing_subnormal_numbers_changes_nothing() -> None:
+    pytest.importorskip("torch")
+    found = []
+    for mode in ("keep", "flush"):
+        paths = os.pathsep.join((str(Path(osm.__file__).parents[1]), str(Path(__file__).parent)))
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD, mode],
+            capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found.append(done.stdout)
+    assert found[0] == found[1]
 
 
 # ---- errors

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import exact
-from .exact import Format
+from .exact import FLOAT64, Format
 from .exact_state import ExactState
 from .exact_sums import Sums
 from .loss_rules import Rules
@@ -40,8 +40,9 @@ def total(values: Array) -> float:
     return math.fsum(values.tolist())
 
 
-def settled(values: Array, form: Format) -> Array:
-    """Results as they leave: 0 where smaller than machines agree on, and one pattern for NaN."""
+def settled(values: Array, form: Format = FLOAT64) -> Array:
+    """Results, or doubles on the way to them: 0 where smaller than machines agree on, and one pattern for
+    NaN."""
     values = np.where(np.abs(values) < form.smallest, 0.0, values)
     return np.where(np.isnan(values), np.nan, values)
 
@@ -161,13 +162,14 @@ class ExactLossState(Parted):
             nll = self.of_target()
             weightless = (self.target_weight == 0) & ~np.isnan(nll)
             rule = rules.rule(self.classes)
-            loss = np.where(weightless, 0.0, (rule.sharp * self.target_weight) * nll)
+            loss = np.where(weightless, 0.0, settled(settled(rule.sharp * self.target_weight) * nll))
             if self.scores is not None:
                 wide = self.state.m.astype(np.float64) + exact.log_sum(self.state.m, self.state.a, self.form)
-                loss = loss + rule.uniform * (self.weight_sum() * wide - self.scores.value)
+                rest = settled(settled(self.weight_sum() * wide) - self.scores.value)
+                loss = loss + settled(rule.uniform * rest)
             if rules.z_loss:
                 lse = self.state.lse.astype(np.float64)
-                loss = loss + rules.z_loss * (lse * lse)
+                loss = loss + settled(rules.z_loss * settled(lse * lse))
             if self.row_weights is not None:
                 loss = loss * self.row_weights
             loss = settled(np.where(self.kept, loss, 0.0), self.form)
@@ -176,13 +178,13 @@ class ExactLossState(Parted):
     def of_target(self) -> Array:
         """Minus the log-probability of each row's target: (rows,) doubles that hold numbers of the states'
         dtype, NaN where the target has not been seen."""
-        found = exact.log_value(self.target, self.state.m, self.state.a, self.form)
+        found = self.state.logprob(self.target[:, None])[:, 0]
         return 0.0 - found.astype(np.float64)  # 0.0, not -0.0, where it is sure
 
     def others_of_target(self) -> tuple[Array, Array]:
         """(probability of the target, of all others together), float64: neither is 1 less the other."""
         m, a, form = self.state.m, self.state.a, self.form
-        p = exact.value(self.target, m, a, form).astype(np.float64)
+        p = self.state.prob(self.target[:, None])[:, 0].astype(np.float64)
         return p, others_share(self.target, m, a, form)
 
     def weight_sum(self) -> float:
@@ -193,7 +195,7 @@ class ExactLossState(Parted):
         """What a mean divides by: a sum that no order changes."""
         weights = 1.0 if self.row_weights is None else self.row_weights
         with np.errstate(all="ignore"):
-            return total((self.target_weight * weights)[self.kept])
+            return total(settled(self.target_weight * weights)[self.kept])
 
     def complete(self) -> None:
         """Raises ValueError where classes are missing, IndexError where a row's target was not seen."""

@@ -51,14 +51,26 @@ class Sums:
 
     @classmethod
     def _piece(cls, values: Array, form: Format) -> Self:
-        finite = np.isfinite(values)
-        with np.errstate(invalid="ignore"):
-            odd = np.where(finite, 0.0, values).sum(axis=-1)
-        p, n = np.frexp(np.where(finite, values, 0.0))
-        n = n.astype(np.int64)
-        top = np.where(p == 0, _NONE, exact.bin_of(n, form)).max(axis=-1)
-        a = exact.slices(p, n, top[..., None], form).sum(axis=-2)
-        return cls(top, a, odd, form)
+        """Of up to _PIECE values a row, so that doubles hold the sums of their slices."""
+        most = np.abs(values).max(axis=-1, initial=0.0)
+        odd = np.zeros(most.shape)
+        if not np.isfinite(most).all():
+            finite = np.isfinite(values)
+            with np.errstate(invalid="ignore"):
+                odd = np.where(finite, 0.0, values).sum(axis=-1)
+            values = np.where(finite, values, 0.0)
+            most = np.abs(values).max(axis=-1)
+        n = np.frexp(most)[1].astype(np.int64)
+        b = np.where(most > 0, exact.bin_of(n, form), 0)
+        # In two steps, for 2**-(W*b) may be past what a double holds; W is even.
+        half = np.ldexp(1.0, (-form.width // 2 * b).astype(np.int32))[..., None]
+        rest, a = (values * half) * half, np.empty((*most.shape, form.slices), np.int64)
+        for k in range(form.slices):
+            whole = np.rint(rest)
+            a[..., k] = whole.sum(axis=-1)
+            rest -= whole
+            rest *= 2.0**form.width
+        return cls(np.where(most > 0, b, _NONE), a, odd, form)
 
     def merge(self, other: Self) -> Self:
         """The sums of both."""
@@ -87,4 +99,6 @@ def weighted(scores: Array, weights: Array | None) -> Array:
     if weights is None:
         return wide
     with np.errstate(all="ignore"):
-        return np.where(weights == 0, 0.0, wide * weights)
+        made = wide * weights
+    # Smaller ones, too, are what machines differ in.
+    return np.where((weights == 0) | (np.abs(made) < exact.FLOAT64.smallest), 0.0, made)

@@ -15,9 +15,10 @@ With label smoothing, whose rule is sharp * (c is t) + uniform, k has the factor
 sum of all class weights is added to e, and (d * uniform / temperature) * weight[c], rounded to float32 at
 each step, is taken off: at t in double.
 
-Each operation is rounded by itself, and what is smaller than 2**-125 (2**-1021) is 0. q does not come from
-1 - p, so a target that is nearly sure loses no digits; where all other classes together are below 2**-44 of
-the target's or so they are lost to the grid of the state, in the loss alike.
+Each operation is rounded by itself. In double what is smaller than 2**-1021 counts as 0 at each, and a result
+that is smaller than 2**-125 (2**-1021) is 0. q does not come from 1 - p, so a target that is nearly sure loses
+no digits; where all other classes together are below 2**-44 of the target's or so they are lost to the grid
+of the state, in the loss alike.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from .. import cpu_exact, exact, exact_loss_state
+from .. import cpu_exact, exact
 from ..cpu_losses import IGNORED
 from ..exact import FLOAT64, Format
-from ..exact_loss_state import ExactLossState
+from ..exact_loss_state import ExactLossState, settled
 from ..exact_sums import Sums
 from . import checks, exact_rows
 from . import loss_arguments as arguments
@@ -150,25 +151,25 @@ def _factors(
     with np.errstate(all="ignore"):
         d = np.broadcast_to(d_loss, (call.rows,))
         if whole.row_weights is not None:
-            d = d * whole.row_weights
+            d = settled(d * whole.row_weights)
         d = np.where(whole.kept, d, 0.0)
         rule = rules.rule(whole.classes)
-        k, e = d * (rule.sharp * whole.target_weight), np.zeros(call.rows)
+        k, e = settled(d * settled(rule.sharp * whole.target_weight)), np.zeros(call.rows)
         if rules.z_loss:
             lse = whole.state.lse.astype(np.float64)
-            e = np.where(whole.kept, (d * (2 * rules.z_loss)) * lse, 0.0)
+            e = np.where(whole.kept, settled(settled(d * (2 * rules.z_loss)) * lse), 0.0)
         if d_lse is not None:
-            e = e + d_lse
+            e = settled(e + d_lse)
         p, q = whole.others_of_target()
         off = None
         if whole.scores is not None:
-            off = d * rule.uniform
-            e = e + off * whole.weight_sum()
-        own = e * p - k * q
+            off = settled(d * rule.uniform)
+            e = settled(e + settled(off * whole.weight_sum()))
+        own = settled(e * p) - settled(k * q)
         if off is not None:
-            own = own - off * whole.target_weight
-            off = exact_loss_state.settled(off / temperature, form).astype(form.dtype)
-        own, each = (exact_loss_state.settled(v / temperature, form).astype(form.dtype) for v in (own, k + e))
+            own = settled(own) - settled(off * whole.target_weight)
+            off = settled(off / temperature, form).astype(form.dtype)
+        own, each = (settled(settled(v) / temperature, form).astype(form.dtype) for v in (own, k + e))
     return _Factors(each, np.where(classes_here, own, form.dtype.type(0)), off)
 
 
@@ -193,23 +194,33 @@ def gradient(
     of_rows = (whole.state.m, whole.state.a, factors.each, factors.target, index, whole.kept)
     m, a, each, own, index, kept = (v.reshape(*shape, *v.shape[1:]) for v in of_rows)
     weights = None if call.weights is None else call.weights.astype(form.dtype)
-    for block in exact_rows.blocks(shape, max(1, exact_rows.PIECE // classes)):
+    odd = ~(np.isfinite(m) & np.isfinite(each))
+    left_out = ~kept if d_lse is None else np.zeros(shape, np.bool_)
+    for block in exact_rows.blocks(shape, max(1, exact_rows.CACHED // classes)):
         z = exact_rows.scores(rows[block], call.rules.temperature, form).astype(form.dtype, copy=False)
-        made = np.empty(z.shape, form.dtype)
+        made = out[block] if out.dtype == form.dtype else np.empty(z.shape, form.dtype)
         cpu_exact.normalize(z, m[block], a[block], made, (z.ndim - 1,), isa=isa, threads=threads)
         with np.errstate(all="ignore"):
             made *= each[block][..., None]
-            made[np.abs(made) < form.smallest] = 0
+            _clear_small(made, form)
             if factors.off is not None:
                 _take_off(made, factors.off.reshape(shape)[block], weights, form)
+        if odd[block].any():
             made[np.isnan(made)] = np.nan
-        left_out = ~kept[block] if d_lse is None else np.zeros((), np.bool_)
-        made[np.broadcast_to(left_out, made.shape[:-1])] = 0
+        made[left_out[block]] = 0
         places = index[block]
         at = np.nonzero(places >= 0)
         made[(*at, places[at])] = own[block][at]
-        with np.errstate(over="ignore"):
-            out[block] = made.astype(out.dtype, copy=False)
+        if out.dtype != form.dtype:
+            with np.errstate(over="ignore"):
+                out[block] = made.astype(out.dtype)
+
+
+def _clear_small(made: Array, form: Format) -> None:
+    """0 for what is smaller than machines agree on, -0.0 too."""
+    small = np.abs(made) < form.smallest
+    if small.any():
+        made[small] = 0
 
 
 def _take_off(made: Array, off: Array, weights: Array | None, form: Format) -> None:
@@ -217,9 +228,9 @@ def _take_off(made: Array, off: Array, weights: Array | None, form: Format) -> N
     taken = off[..., None]
     if weights is not None:
         taken = taken * weights
-        taken[np.abs(taken) < form.smallest] = 0
+        _clear_small(taken, form)
     made -= taken
-    made[np.abs(made) < form.smallest] = 0
+    _clear_small(made, form)
 
 
 def log_probabilities(call: Call, state: ExactLossState, tokens: Array) -> Array:

@@ -15,6 +15,8 @@ from . import checks
 Array = checks.Array
 #: Elements of the copies that are worked on.
 PIECE: Final = 1 << 19
+#: Of those that several passes go over.
+CACHED: Final = 1 << 18
 
 
 def blocks(shape: tuple[int, ...], most: int) -> Iterator[tuple[Any, ...]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,13 +22,15 @@ from . import checks, exact_rows
 from .numpy import ExactState
 
 Array = checks.Array
+#: Tokens that are tried first for top_p.
+_FEW: Final = 64
 
 
 def tokens(given: Draw, isa: str | None, threads: int | None) -> tuple[Array, Array]:
     """(tokens, log-probabilities) of the rows' shape, int64 and the states' dtype."""
     form = exact.format_of(given.x.dtype)
     drawn, found = np.empty(given.rows, np.int64), np.empty(given.rows, form.dtype)
-    for block, piece in _pieces(given, form):
+    for block, piece in _pieces(given, form, isa, threads):
         m, a = cpu_exact.state(piece.x, (piece.axis,), isa=isa, threads=threads)
         some = cpu_sampling.tokens(piece, isa=isa, threads=threads)[0]
         some = np.where(np.isfinite(m), some, -1)
@@ -45,14 +47,16 @@ def parts(
     form = exact.format_of(given.x.dtype)
     made = (np.empty(given.rows, np.int64), np.empty(given.rows), np.empty(given.rows), np.empty(given.rows))
     m, a = exact.identity(given.rows, form)
-    for block, piece in _pieces(given, form):
+    for block, piece in _pieces(given, form, isa, threads):
         m[block], a[block] = cpu_exact.state(piece.x, (piece.axis,), isa=isa, threads=threads)
         for to, values in zip(made, cpu_sampling.parts(piece, isa=isa, threads=threads), strict=False):
             to[block] = values
     return made, ExactState._wrap((m, a))
 
 
-def _pieces(given: Draw, form: Format) -> Iterator[tuple[tuple[Any, ...], Draw]]:
+def _pieces(
+    given: Draw, form: Format, isa: str | None, threads: int | None
+) -> Iterator[tuple[tuple[Any, ...], Draw]]:
     """Draws, without temperature or filters, from the scores of the rows at some places: (places, draw)."""
     plain = Draw(
         given.x, given.axis, np.minimum(given.temperature, 1.0), None, None, None, given.seed, given.draw,
@@ -71,19 +75,25 @@ def _pieces(given: Draw, form: Format) -> Iterator[tuple[tuple[Any, ...], Draw]]
     for block in exact_rows.blocks(given.rows, max(1, exact_rows.PIECE // rows.shape[-1])):
         z = np.ascontiguousarray(exact_rows.scores(rows[block], divisor[block], form))
         if filtered:
-            _filter(z, [None if v is None else np.asarray(v[block]) for v in filters], form)
+            some = [None if v is None else np.asarray(v[block]) for v in filters]
+            _filter(z, some, form, isa, threads)
         origin = given.origin[0] + done, given.origin[1]
         heat = np.ascontiguousarray(warm[block])
         yield block, replace(plain, x=z, axis=z.ndim - 1, temperature=heat, origin=origin)
         done += heat.size
 
 
-def _filter(z: Array, filters: list[Array | None], form: Format) -> None:
+def _filter(
+    z: Array, filters: list[Array | None], form: Format, isa: str | None, threads: int | None
+) -> None:
     """-inf for what the filters leave out of rows z, (..., vocabulary)."""
     flat = z.reshape(-1, z.shape[-1])  # a view: z is dense
+    sums = np.zeros((len(flat), form.slices), np.int64)
+    if filters[1] is not None:
+        sums = cpu_exact.state(flat, (1,), isa=isa, threads=threads)[1]
     options = [np.zeros(len(flat)) if v is None else v.reshape(-1) for v in filters]
     absent = [v is None for v in filters]
-    for row, k, p, least in zip(flat, *options, strict=True):
+    for row, whole, k, p, least in zip(flat, sums, *options, strict=True):
         top = row.max()
         if not np.isfinite(top):
             continue
@@ -91,7 +101,8 @@ def _filter(z: Array, filters: list[Array | None], form: Format) -> None:
         if not absent[0] and 0 < k < len(row):
             places = _greatest(row, int(k))
         if not absent[1] and p < 1:
-            places = _reaching(row, places, float(p), form)
+            # Of what top_k has left there are no sums yet.
+            places = _reaching(row, places, float(p), whole if len(places) == len(row) else None, form)
         if not absent[2] and least > 0:
             places = places[_shares(row[places], top, form) >= least * _shares(top, top, form)]
         left_out = np.ones(len(row), np.bool_)
@@ -111,28 +122,46 @@ def _plain(top: Array, form: Format) -> bool:
     return bool(np.abs(top) <= form.large)
 
 
-def _reaching(row: Array, places: Array, p: float, form: Format) -> Array:
-    """Places of the fewest of the greatest whose terms come to p of the sum of them all; in whole numbers."""
-    ordered = places[np.argsort(-row[places], kind="stable")]
-    z = row[ordered]
-    if _plain(z[0], form):
-        near = z >= z[0] - form.dtype.type(form.width * (form.slices + 2))
-        z = z[: np.count_nonzero(near)]
-        power, n = exact.terms(z, form)
-        sums = exact.slices(power, n, exact.bin_of(n[0], form), form).cumsum(axis=0)
-    else:
-        sums = np.zeros((np.count_nonzero(z == z[0]), form.slices), np.int64)
-        sums[:, 0] = np.arange(1, len(sums) + 1)
+def _reaching(row: Array, places: Array, p: float, whole: Array | None, form: Format) -> Array:
+    """Places of the fewest of the greatest whose terms come to p of the sum of them all; in whole numbers.
 
-    def weight(i: int) -> int:
-        return sum(int(part) << form.width * (form.slices - k) for k, part in enumerate(sums[i]))
-
-    share, whole = p.as_integer_ratio()
-    target, low, high = share * weight(-1), 0, len(sums) - 1
+    `whole`: the sums of slices of all of them, where they are known and are those of a row.
+    """
+    share, of = p.as_integer_ratio()
+    most = len(places) if whole is None else _FEW
+    while True:
+        candidates = places
+        if most < len(places):
+            # All that are as great as the last one, so that no other belongs among them.
+            candidates = places[row[places] >= np.partition(row[places], -most)[-most]]
+        ordered = candidates[np.argsort(-row[candidates], kind="stable")]
+        sums = _running_sums(row[ordered], form)
+        target = share * _weight(sums[-1] if whole is None else whole, form)
+        if len(candidates) == len(places) or _weight(sums[-1], form) * of >= target:
+            break
+        most *= 8
+    low, high = 0, len(sums) - 1
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if weight(middle) * whole >= target else (middle + 1, high)
+        low, high = (low, middle) if _weight(sums[middle], form) * of >= target else (middle + 1, high)
     return np.sort(ordered[: low + 1])
+
+
+def _running_sums(z: Array, form: Format) -> Array:
+    """Sums of slices of the first, the first two, ... of falling scores; those far below the first, which
+    add nothing, are left out."""
+    if _plain(z[0], form):
+        near = z >= z[0] - form.dtype.type(form.width * (form.slices + 2))
+        power, n = exact.terms(z[: np.count_nonzero(near)], form)
+        return exact.slices(power, n, exact.bin_of(n[0], form), form).cumsum(axis=0)
+    sums = np.zeros((np.count_nonzero(z == z[0]), form.slices), np.int64)
+    sums[:, 0] = np.arange(1, len(sums) + 1)
+    return sums
+
+
+def _weight(sums: Array, form: Format) -> int:
+    """Sums of slices as one whole number."""
+    return sum(int(part) << form.width * (form.slices - k) for k, part in enumerate(sums))
 
 
 def _shares(z: Array, top: Array, form: Format) -> Array:
