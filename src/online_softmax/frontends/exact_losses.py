@@ -16,8 +16,8 @@ sum of all class weights is added to e, and (d * uniform / temperature) * weight
 each step, is taken off: at t in double.
 
 Each operation is rounded by itself. In double what is smaller than 2**-1021 counts as 0 at each, and a result
-that is smaller than 2**-125 (2**-1021) is 0. q does not come from 1 - p, so a target that is nearly sure loses
-no digits; where all other classes together are below 2**-44 of the target's or so they are lost to the grid
+that is smaller than 2**-125 (2**-1021) is 0. q does not come from 1 - p: a target that is nearly sure keeps
+its digits. Where all other classes together are below 2**-44 of the target's or so they are lost to the grid
 of the state, in the loss alike.
 """
 
