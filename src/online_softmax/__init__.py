@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .attention_state import AttentionState
     from .cpu import info
+    from .exact_loss_state import ExactLossState
+    from .exact_sample_state import ExactSampleState
     from .frontends.attention import (
         Attention,
         AttentionGradients,
@@ -63,6 +65,8 @@ __all__ = [
     "AttentionGradients",
     "AttentionState",
     "AttentionTangents",
+    "ExactLossState",
+    "ExactSampleState",
     "ExactState",
     "LinearGradients",
     "LinearLossAndGradients",
@@ -129,6 +133,8 @@ _HOMES = {
         ),
         ".frontends.attention",
     ),
+    "ExactLossState": ".exact_loss_state",
+    "ExactSampleState": ".exact_sample_state",
     "LossState": ".loss_state",
     **dict.fromkeys(
         (

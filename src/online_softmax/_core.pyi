@@ -35,13 +35,15 @@ class Losses:
 
 def product_array(
     plan: Plan, shape: Sequence[int], a: int, a_dtype: int, a_strides: Sequence[int], b: int, b_dtype: int,
-    b_strides: Sequence[int], c: int, c_dtype: int, c_strides: Sequence[int], add: bool, bias: int, /,
+    b_strides: Sequence[int], c: int, c_dtype: int, c_strides: Sequence[int], add: bool, fused: bool,
+    bias: int, /,
 ) -> None: ...  # fmt: skip
 def arithmetic_peak(plan: Plan, dtype: int, /) -> float: ...
 def keep_array(p: float, seed: int, at: Sequence[int], keys: int, to: int, /) -> None: ...
 def sample_array(
     plan: Plan, dtype: int, shape: Sequence[int], axis: int, x: int, x_strides: Sequence[int],
-    options: Sequence[int], seed: int, draw: int, at: Sequence[int], results: Sequence[int], /,
+    options: Sequence[int], seed: int, draw: int, same: bool, at: Sequence[int],
+    results: Sequence[int], /,
 ) -> None: ...  # fmt: skip
 def isas() -> tuple[str, ...]: ...
 def compiled() -> tuple[str, ...]: ...
