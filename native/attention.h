@@ -53,6 +53,10 @@ struct AttentionProblem {
   // double, as lse: then lse has the pivot and this the log of the sum relative to it, so that nothing of a great lse
   // is rounded away; p null: not wanted.
   AttentionArray rest;
+  // Where last_key is not 0: what keys [first_key, last_key) of each sequence alone come to, as raw sums. o has the sum
+  // of weights * v, lse the pivot and rest the sum of the weights, 0 where a row sees none of these keys. Chunks count
+  // from first_key on, so that a row's bits follow from these keys and the row.
+  int64_t first_key = 0, last_key = 0;
 };
 
 // The gradients beside the problem, whose o and lse are those of the forward. q_grad, k_grad and v_grad in the

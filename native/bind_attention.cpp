@@ -41,6 +41,7 @@ class Attention {
                                                                                  {"mask", &Problem::mask},
                                                                                  {"bias", &Problem::bias},
                                                                                  {"lse", &Problem::lse},
+                                                                                 {"rest", &Problem::rest},
                                                                                  {"d_out", &Problem::d_out},
                                                                                  {"d_lse", &Problem::d_lse},
                                                                                  {"q_grad", &Problem::q_grad},
@@ -79,6 +80,8 @@ class Attention {
     for (size_t i = 0; i < 4; ++i) p_.origin[i] = at[i];
     p_.placed = true;
   }
+  // Raw sums of these keys alone, in "o", "lse" and "rest"; see AttentionProblem.
+  void keys(int64_t first, int64_t last) { p_.first_key = first, p_.last_key = last; }
   void forward(bool wide, bool single) {
     p_.wide = wide, p_.single = single;
     nb::gil_scoped_release free;
@@ -112,6 +115,7 @@ void bind_attention(nb::module_& m) {
       .def("band", &Attention::band)
       .def("dropout", &Attention::dropout)
       .def("origin", &Attention::origin)
+      .def("keys", &Attention::keys)
       .def("forward", &Attention::forward)
       .def("backward", &Attention::backward);
   m.def("keep_array", &keep_array);

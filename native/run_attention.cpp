@@ -141,6 +141,10 @@ class Item {
   // All keys, and the results put down.
   void whole() {
     clear(states_, o_);
+    if (p_.last_key) {
+      over(p_.first_key, std::min(rows_.keys(), p_.last_key), states_, o_);
+      return finish();
+    }
     for (int64_t s = 0; s < work_.segments; ++s) {
       if (s == 0) {
         over(s, states_, o_);
@@ -178,8 +182,10 @@ class Item {
   }
 
   void over(int64_t segment, AttentionState* states, char* o) {
-    const int64_t end = std::min(rows_.keys(), (segment + 1) * kKeySegment);
-    for (int64_t key = segment * kKeySegment; key < end; key += plan_.chunk)
+    over(segment * kKeySegment, std::min(rows_.keys(), (segment + 1) * kKeySegment), states, o);
+  }
+  void over(int64_t first, int64_t end, AttentionState* states, char* o) {
+    for (int64_t key = first; key < end; key += plan_.chunk)
       chunk(key, std::min(plan_.chunk, end - key), states, o);
   }
 
@@ -219,6 +225,10 @@ class Item {
     for (int64_t r = 0; r < work_.count; ++r) {
       const int64_t row = work_.first + r;
       AttentionState s = states_[r];
+      if (p_.last_key) {
+        raw(r, row, s);
+        continue;
+      }
       double by = 1 / s.sum, lse = s.pivot + std::log(s.sum);
       if (s.sum == 0) by = 0, lse = kEmpty;
       if (p_.sinks) {
@@ -237,6 +247,7 @@ class Item {
         continue;
       }
       if (!p_.lse.p) continue;
+      if (lse != lse) lse = std::numeric_limits<double>::quiet_NaN();
       char* at = (char*)rows_.at(p_.lse, row);
       if (p_.single)
         *(float*)at = (float)lse;
@@ -245,6 +256,12 @@ class Item {
     }
   }
 
+  void raw(int64_t r, int64_t row, const AttentionState& s) const {
+    kernels_.finish_wide(o_ + r * plan_.width * kernels_.size, rows_.v_scale() / (1 - p_.drop), p_.dv,
+                         (char*)rows_.at(p_.o, row), p_.o.strides[3]);
+    *(double*)rows_.at(p_.lse, row) = s.pivot;
+    *(double*)rows_.at(p_.rest, row) = s.sum;
+  }
   void put_parts(int64_t row, const AttentionState& s) const {
     double pivot = s.pivot, sum = s.sum;
     if (p_.sinks && p_.sinks[rows_.head(row)] != kEmpty) {
@@ -276,7 +293,7 @@ void run_attention(const AttentionProblem& problem) {
   const int64_t items = (int64_t)all.size();
   int64_t segments = 0;
   for (const Work& work : all) segments = std::max(segments, work.segments);
-  if (items >= 2 * threads || segments <= 1 || threads == 1) {
+  if (items >= 2 * threads || segments <= 1 || threads == 1 || problem.last_key) {
     parallel_for(items, threads, [&](int64_t i) { Item(plan, all[(size_t)i]).whole(); });
     return;
   }
