@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         attention_double_backward,
         attention_jvp,
     )
+    from .frontends.exact_attention import ExactAttentionState
     from .frontends.linear_losses import (
         LinearGradients,
         LinearLossAndGradients,
@@ -63,6 +64,7 @@ __all__ = [
     "AttentionGradients",
     "AttentionState",
     "AttentionTangents",
+    "ExactAttentionState",
     "ExactState",
     "LinearGradients",
     "LinearLossAndGradients",
@@ -118,6 +120,7 @@ _HOMES = {
     **dict.fromkeys(("Sample", "sample"), ".frontends.sampling"),
     "SampleState": ".sample_state",
     "AttentionState": ".attention_state",
+    "ExactAttentionState": ".frontends.exact_attention",
     **dict.fromkeys(
         (
             "Attention",

@@ -94,6 +94,33 @@ def forward(
         call.forward(out.dtype != problem.q.dtype, lse is not None and lse.dtype != np.float64)
 
 
+def partial(
+    problem: Problem,
+    keys: tuple[int, int],
+    o: Array,
+    pivot: Array,
+    weight: Array,
+    *,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """What keys [first, last) of each sequence alone come to: o = sum(exp(score - pivot) * v), weight =
+    sum(exp(score - pivot)), as raw sums, and -inf for the pivot where a query sees none of them.
+
+    Args:
+        o: of q's shape but for the features, float32 (float64 for float64 operands).
+        pivot, weight: o's shape without features, float64, any strides.
+
+    The bits of a row follow from the query, these keys and their values alone. Sinks do not count.
+    """
+    call = _described(problem, isa, threads)
+    for name, array in (("o", o), ("lse", pivot), ("rest", weight)):
+        _array(call, name, array)
+    call.keys(*keys)
+    if not problem.empty:
+        call.forward(True, False)
+
+
 def backward(
     problem: Problem,
     given: dict[str, Array],

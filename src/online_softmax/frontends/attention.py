@@ -8,9 +8,11 @@ import numpy as np
 
 from .. import attention_state, cpu, cpu_attention
 from ..attention_state import AttentionState
-from . import arrays, checks
+from ..attention_sums import TILE
+from . import arrays, checks, exact_attention
 from . import attention_arguments as arguments
 from .attention_call import Call, Options, described
+from .exact_attention import ExactAttentionState
 
 Array = checks.Array
 
@@ -44,7 +46,7 @@ def attention(
     alibi_slopes: Any = None, dropout_p: Any = 0.0, seed: Any = 0, cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None, seqlens_k: Any = None, block_table: Any = None, k_scale: Any = None,
     v_scale: Any = None, origin: Any = None, return_lse: Any = False, return_state: Any = False,
-    layout: str = "BHSD", isa: str | None = None, threads: int | None = None,
+    layout: str = "BHSD", order: str = "row", isa: str | None = None, threads: int | None = None,
 ) -> Any:  # fmt: skip
     """softmax(scale * q k^T) v, a chunk of keys at a time: the matrix of scores is never there.
 
@@ -90,6 +92,12 @@ def attention(
         return_state: an `AttentionState` instead, in float32 (float64 for float64), to be merged with those
             of other keys. Not with sinks: these are merged once, at the end, by `AttentionState.with_sinks`.
         layout: "BSHD" for (batch, length, heads, d) in all of q, k, v, output and lse.
+        order: "row": the bits of a query's output and lse follow from the query, its keys and values in their
+            order from the sequence's first key on, and what bias and masks do to its scores; not from the
+            batch, other queries, threads, pages, layouts or strides. "any": they follow from the set of
+            super-tiles of 512 keys as well, in whatever order they are merged: return_state then gives an
+            `ExactAttentionState`, to be merged with those of other keys; origin's key is a multiple of 512.
+            docs/same_bits.md says what is promised.
 
     Returns: the output, in q's format, or Attention(output, lse), or the state. A query that sees nothing
         gets 0, with an lse of -inf (of its sink, where there is one).
@@ -115,7 +123,10 @@ def attention(
         raise ValueError(
             "sinks with return_state would be counted in every state: AttentionState.with_sinks would do"
         )
+    exact = checks.order(order)
     call = described(q, k, v, options)
+    if exact:
+        return _any_order(call, lse_wanted, state_wanted, isa, threads)
     wide = cpu.state_dtype(call.problem.q.dtype)
     output = cpu.empty(call.shape, wide if state_wanted else call.problem.q.dtype)
     lse = np.empty(call.shape[:-1], wide)
@@ -129,6 +140,19 @@ def attention(
     if state_wanted:
         return AttentionState(output, lse)
     output = checks.cast(output, call.result)
+    return Attention(output, lse) if lse_wanted else output
+
+
+def _any_order(call: Call, lse_wanted: bool, state_wanted: bool, isa: Any, threads: Any) -> Any:
+    """What `attention` returns in order="any"."""
+    origin = call.problem.origin
+    if origin is not None and origin[3] % TILE:
+        would = f"a multiple of {TILE}, the keys of a super-tile, would do"
+        raise ValueError(f"origin begins at key {origin[3]} with order='any': {would}")
+    state = ExactAttentionState._wrap(exact_attention.sums_of(call, isa=isa, threads=threads))
+    if state_wanted:
+        return state
+    output, lse = exact_attention.finished(exact_attention.with_sinks(call, state), call.result)
     return Attention(output, lse) if lse_wanted else output
 
 

@@ -1,0 +1,105 @@
+"""Attention in order="any": super-tiles made by the native core, merged by `attention_sums`."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Self
+
+import numpy as np
+
+from .. import attention_exact, attention_sums, cpu, cpu_attention
+from ..attention_sums import TILE, Sums
+from . import checks
+from .attention_call import Call, Options, described
+
+Array = checks.Array
+
+_FAR: Final = 1 << 62
+
+
+class ExactAttentionState(attention_exact.ExactAttentionState):
+    """`online_softmax.attention_exact.ExactAttentionState` of queries, keys and values."""
+
+    @classmethod
+    def of(
+        cls, q: Any, k: Any, v: Any, *, first_key: Any = 0, first_query: Any = None, mask: Any = None,
+        bias: Any = None, scale: Any = None, causal: Any = False, window: Any = None, softcap: Any = None,
+        alibi_slopes: Any = None, seqlens_k: Any = None, k_scale: Any = None, v_scale: Any = None,
+        layout: str = "BHSD", isa: str | None = None, threads: int | None = None,
+    ) -> Self:  # fmt: skip
+        """The states of queries over a shard of the keys.
+
+        Args:
+            q, k, v, mask, bias, scale, causal, window, softcap, alibi_slopes, seqlens_k, k_scale, v_scale,
+                layout: as `attention` has them, of this shard: mask and bias have its keys, seqlens_k counts
+                its keys.
+            first_key: place of the shard's first key in the whole sequence, a multiple of 512 (`TILE`). All
+                shards but the one with the sequence's last keys have a multiple of 512 keys.
+            first_query: place of the first query in the whole, needed with causal, window and alibi_slopes:
+                keys - queries, of the whole, where the last query stands at the last key.
+
+        Returns: states of q's shape without features, float64 for float64, else float32.
+
+        Raises: TypeError and ValueError, naming the argument, before anything is computed.
+
+        Cost: that of `attention` over these keys, and some ten operations a feature for each super-tile.
+        """
+        key = _place(first_key, "first_key")
+        if key % TILE:
+            would = f"a multiple of {TILE}, the keys of a super-tile, would do"
+            raise ValueError(
+                f"first_key is {key}: {would} ({key // TILE * TILE} or {-(-key // TILE) * TILE})"
+            )
+        placed = checks.flag(causal, "causal") or window is not None or alibi_slopes is not None
+        if first_query is None and placed:
+            raise ValueError(
+                "first_query is not given: with causal, window and alibi_slopes the place of the first query "
+                "in the whole sequence would do"
+            )
+        origin = None if first_query is None else (0, 0, _place(first_query, "first_query"), key)
+        options = Options(
+            mask, bias, scale, causal, "lower_right", window, softcap, None, alibi_slopes, 0.0, 0, None, None,
+            seqlens_k, None, k_scale, v_scale, origin, layout,
+        )  # fmt: skip
+        return cls._wrap(sums_of(described(q, k, v, options), isa=isa, threads=threads))
+
+
+def sums_of(call: Call, *, isa: str | None, threads: int | None) -> Sums:
+    """The sums of a call over all its keys, sinks left out, one super-tile after another."""
+    wide = cpu.state_dtype(call.problem.q.dtype)
+    form = attention_sums.FORMATS[wide]
+    total = attention_sums.identity(call.shape[:-1], call.shape[-1], form)
+    o = np.zeros(call.shape, wide)
+    pivot, weight = np.full(call.shape[:-1], -np.inf), np.zeros(call.shape[:-1])
+    places = call.four(o, "out"), call.three(pivot), call.three(weight)
+    keys = int(call.problem.sequences[:, 3].max(initial=0))
+    for first in range(0, keys, TILE):
+        cpu_attention.partial(call.problem, (first, first + TILE), *places, isa=isa, threads=threads)
+        total = attention_sums.merge(total, attention_sums.partial(pivot, weight, o, form))
+    return total
+
+
+def with_sinks(call: Call, state: ExactAttentionState) -> ExactAttentionState:
+    """The state with the sinks of the call; queries of no sequence have none."""
+    sinks = call.problem.sinks
+    if sinks is None:
+        return state
+    each = np.full(state.shape, -np.inf)
+    call.three(each)[...] = sinks[None, :, None]
+    if call.side_by_side:
+        each[call.ends :] = -np.inf
+    return state.with_sinks(each)
+
+
+def finished(state: ExactAttentionState, result: np.dtype[Any]) -> tuple[Array, Array]:
+    """(output in its format, lse), each rounded once."""
+    o, lse = attention_sums.read(state._sums)
+    with np.errstate(over="ignore", under="ignore"):
+        return checks.cast(o, result), lse.astype(state.dtype)
+
+
+def _place(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} is {value!r}: a whole number would do")
+    if not 0 <= value < _FAR:
+        raise ValueError(f"{name} is {value}: a whole number from 0 on would do")
+    return int(value)
