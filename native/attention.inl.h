@@ -205,6 +205,8 @@ constexpr AttentionKernels attention_kernels() {
     k.pack_k[(int)Stored::int8] = pack_k<int8_t, V>, k.pack_v[(int)Stored::int8] = pack_v<int8_t, V>;
   }
   k.block = attention_block<T>, k.gradient = attention_gradient<T>, k.merge = attention_merge<T>;
+  k.sums_add = attention_sums_add<typename V::Scalar>, k.sums_merge = attention_sums_merge<typename V::Scalar>;
+  k.slices = kAttentionSlices<typename V::Scalar>;
   k.finish = attention_finish<T, typename V::Scalar>;
   k.finish_wide = attention_finish<typename V::Scalar, typename V::Scalar>;
   k.dot = attention_dot<T>, k.add = attention_add<V>, k.peak = arithmetic_peak<V>;

@@ -34,21 +34,14 @@ class Attention {
 
   void array(const std::string& name, uintptr_t address, const Longs& strides) {
     using Problem = osm::AttentionGradientProblem;
-    static const std::map<std::string, osm::AttentionArray Problem::*> arrays = {{"q", &Problem::q},
-                                                                                 {"k", &Problem::k},
-                                                                                 {"v", &Problem::v},
-                                                                                 {"o", &Problem::o},
-                                                                                 {"mask", &Problem::mask},
-                                                                                 {"bias", &Problem::bias},
-                                                                                 {"lse", &Problem::lse},
-                                                                                 {"rest", &Problem::rest},
-                                                                                 {"d_out", &Problem::d_out},
-                                                                                 {"d_lse", &Problem::d_lse},
-                                                                                 {"q_grad", &Problem::q_grad},
-                                                                                 {"k_grad", &Problem::k_grad},
-                                                                                 {"v_grad", &Problem::v_grad},
-                                                                                 {"bias_grad", &Problem::bias_grad},
-                                                                                 {"delta", &Problem::delta}};
+    static const std::map<std::string, osm::AttentionArray Problem::*> arrays = {
+        {"q", &Problem::q},           {"k", &Problem::k},           {"v", &Problem::v},
+        {"o", &Problem::o},           {"mask", &Problem::mask},     {"bias", &Problem::bias},
+        {"lse", &Problem::lse},       {"rest", &Problem::rest},     {"level", &Problem::level},
+        {"bins", &Problem::bins},     {"a", &Problem::a},           {"odd", &Problem::odd},
+        {"d_out", &Problem::d_out},   {"d_lse", &Problem::d_lse},   {"q_grad", &Problem::q_grad},
+        {"k_grad", &Problem::k_grad}, {"v_grad", &Problem::v_grad}, {"bias_grad", &Problem::bias_grad},
+        {"delta", &Problem::delta}};
     const auto found = arrays.find(name);
     if (found == arrays.end() || strides.size() > 4) throw nb::value_error(("no array " + name).c_str());
     osm::AttentionArray& to = p_.*found->second;

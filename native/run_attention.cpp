@@ -8,7 +8,7 @@
 #include <chrono>
 #include <vector>
 
-#include "attention_plan.h"
+#include "attention_row_sums.h"
 #include "pool.h"
 #include "state.h"
 
@@ -156,6 +156,19 @@ class Item {
     }
     finish();
   }
+  // Super-tiles [from, to) into the sums of the problem, or of `own`.
+  void exact(int64_t from, int64_t to, const SumsBlock* own) {
+    const double by = rows_.v_scale() / (1 - p_.drop);
+    for (int64_t t = from; t < to; ++t) {
+      const int64_t key = t * kSuperTile, n = std::min(rows_.keys() - key, kSuperTile);
+      if (!rows_.near(work_.first, work_.count, key, n)) continue;
+      clear(states_, o_);
+      over(key, key + n, states_, o_);
+      for (int64_t r = 0; r < work_.count; ++r)
+        kernels_.sums_add(own ? own->at(r) : sums_of(p_, rows_, work_.first + r), states_[r].pivot, states_[r].sum,
+                          o_ + r * plan_.width * kernels_.size, by, p_.dv);
+    }
+  }
   // One segment, its states and rows of O left at `states` and `o`.
   void part(int64_t segment, AttentionState* states, char* o) {
     clear(states, o);
@@ -185,8 +198,7 @@ class Item {
     over(segment * kKeySegment, std::min(rows_.keys(), (segment + 1) * kKeySegment), states, o);
   }
   void over(int64_t first, int64_t end, AttentionState* states, char* o) {
-    for (int64_t key = first; key < end; key += plan_.chunk)
-      chunk(key, std::min(plan_.chunk, end - key), states, o);
+    for (int64_t key = first; key < end; key += plan_.chunk) chunk(key, std::min(plan_.chunk, end - key), states, o);
   }
 
   void chunk(int64_t key, int64_t n, AttentionState* states, char* o) {
@@ -284,11 +296,45 @@ class Item {
   const char **key_rows_, **value_rows_;
 };
 
+// Items, or where these are few parts of their super-tiles: no partition changes a bit.
+void run_sums(const Plan& plan, int threads) {
+  const AttentionProblem& p = plan.p;
+  const std::vector<Work> all = works(p);
+  const int64_t items = (int64_t)all.size();
+  const auto tiles_of = [&](const Work& work) { return (p.sequences[work.batch].keys + kSuperTile - 1) / kSuperTile; };
+  if (items >= 2 * threads || threads == 1) {
+    parallel_for(items, threads,
+                 [&](int64_t i) { Item(plan, all[(size_t)i]).exact(0, tiles_of(all[(size_t)i]), nullptr); });
+    return;
+  }
+  struct Part {
+    const Work* work;
+    int64_t from, to;
+    SumsBlock sums;
+  };
+  std::vector<Part> parts;
+  for (const Work& work : all) {
+    const int64_t tiles = tiles_of(work), each = std::max<int64_t>(1, tiles * items / (2 * threads));
+    for (int64_t t = 0; t < tiles; t += each)
+      parts.push_back({&work, t, std::min(tiles, t + each), SumsBlock(plan.kernels, work.count, p.dv)});
+  }
+  parallel_for((int64_t)parts.size(), threads, [&](int64_t i) {
+    const Part& part = parts[(size_t)i];
+    Item(plan, *part.work).exact(part.from, part.to, &part.sums);
+  });
+  for (const Part& part : parts) {
+    const HeadRows rows(p, part.work->batch, part.work->group);
+    for (int64_t r = 0; r < part.work->count; ++r)
+      plan.kernels.sums_merge(sums_of(p, rows, part.work->first + r), part.sums.at(r), p.dv);
+  }
+}
+
 }  // namespace
 
 void run_attention(const AttentionProblem& problem) {
   const int threads = worth_waking(problem);
   const Plan plan(problem);
+  if (problem.level.p) return run_sums(plan, threads);
   const std::vector<Work> all = works(problem);
   const int64_t items = (int64_t)all.size();
   int64_t segments = 0;

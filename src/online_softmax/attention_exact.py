@@ -90,7 +90,8 @@ class ExactAttentionState:
         if np.any(rounded.astype(np.float64) != base.astype(np.float64), where=~np.isnan(base)):
             raise ValueError(f"pivot holds a number that is none of {form.dtype}: those that are would do")
         if np.any((wide > 0) == np.isneginf(rounded), where=~np.isnan(wide) & ~np.isnan(rounded)):
-            raise ValueError("weight is not above 0 just where pivot is above -inf: sums of weights would do")
+            would = "a weight of 0 where pivot is -inf, and above 0 elsewhere, would do"
+            raise ValueError(f"weight and pivot disagree on what was seen: {would}")
         return cls._wrap(law.partial(rounded, wide, given, form))
 
     def merge(self, other: ExactAttentionState) -> Self:
@@ -194,7 +195,7 @@ class ExactAttentionState:
     def output(self) -> Array:
         """The attention output over the keys seen, shape + (dv,), in the state's dtype; 0 of none."""
         with np.errstate(over="ignore", under="ignore"):
-            return law.read(self._sums)[0].astype(self.dtype)
+            return np.asarray(law.read(self._sums)[0].astype(self.dtype) + self.dtype.type(0))
 
     @property
     def lse(self) -> Array:

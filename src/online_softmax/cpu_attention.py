@@ -121,6 +121,30 @@ def partial(
         call.forward(True, False)
 
 
+def sums(
+    problem: Problem,
+    level: Array,
+    features: dict[str, Array],
+    *,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """The partials of all super-tiles, added to sums by `attention_sums`, which has the law and the formats.
+
+    Args:
+        level: (batch, heads, queries), float32 (float64 for float64 operands), any strides, as all here.
+        features: with a last, contiguous axis beside: "bins" int32 of 1 + dv, "a" int64 of slices * (1 + dv),
+            slice by slice, "odd" uint8 of dv.
+
+    Sinks do not count.
+    """
+    call = _described(problem, isa, threads)
+    for name, array in {"level": level, **features}.items():
+        _array(call, name, array)
+    if not problem.empty:
+        call.forward(True, False)
+
+
 def backward(
     problem: Problem,
     given: dict[str, Array],

@@ -41,7 +41,7 @@ class ExactAttentionState(attention_exact.ExactAttentionState):
 
         Raises: TypeError and ValueError, naming the argument, before anything is computed.
 
-        Cost: that of `attention` over these keys, and some ten operations a feature for each super-tile.
+        Cost: that of `attention` over these keys, and some twenty operations a feature for each super-tile.
         """
         key = _place(first_key, "first_key")
         if key % TILE:
@@ -64,18 +64,19 @@ class ExactAttentionState(attention_exact.ExactAttentionState):
 
 
 def sums_of(call: Call, *, isa: str | None, threads: int | None) -> Sums:
-    """The sums of a call over all its keys, sinks left out, one super-tile after another."""
+    """The sums of a call over all its keys, sinks left out."""
     wide = cpu.state_dtype(call.problem.q.dtype)
     form = attention_sums.FORMATS[wide]
-    total = attention_sums.identity(call.shape[:-1], call.shape[-1], form)
-    o = np.zeros(call.shape, wide)
-    pivot, weight = np.full(call.shape[:-1], -np.inf), np.zeros(call.shape[:-1])
-    places = call.four(o, "out"), call.three(pivot), call.three(weight)
-    keys = int(call.problem.sequences[:, 3].max(initial=0))
-    for first in range(0, keys, TILE):
-        cpu_attention.partial(call.problem, (first, first + TILE), *places, isa=isa, threads=threads)
-        total = attention_sums.merge(total, attention_sums.partial(pivot, weight, o, form))
-    return total
+    shape, features = call.shape[:-1], 1 + call.shape[-1]
+    level, bins, a, odd = attention_sums.identity(shape, features - 1, form)
+    # The core has the slices one after another.
+    flat = a.reshape(*shape, form.slices * features)
+    arrays = {"bins": bins, "a": flat, "odd": odd}
+    cpu_attention.sums(
+        call.problem, call.three(level), {name: call.four(array, name) for name, array in arrays.items()},
+        isa=isa, threads=threads,
+    )  # fmt: skip
+    return Sums(level, bins, np.swapaxes(flat.reshape(*shape, form.slices, features), -1, -2), odd)
 
 
 def with_sinks(call: Call, state: ExactAttentionState) -> ExactAttentionState:
@@ -94,7 +95,8 @@ def finished(state: ExactAttentionState, result: np.dtype[Any]) -> tuple[Array, 
     """(output in its format, lse), each rounded once."""
     o, lse = attention_sums.read(state._sums)
     with np.errstate(over="ignore", under="ignore"):
-        return checks.cast(o, result), lse.astype(state.dtype)
+        # Which sign a zero has that underflowed says nothing.
+        return checks.cast(o, result) + result.type(0), lse.astype(state.dtype)
 
 
 def _place(value: Any, name: str) -> int:
