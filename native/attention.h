@@ -57,8 +57,9 @@ struct AttentionProblem {
   // of weights * v, lse the pivot and rest the sum of the weights, 0 where a row sees none of these keys. Chunks count
   // from first_key on, so that a row's bits follow from these keys and the row.
   int64_t first_key = 0, last_key = 0;
-  // Where level.p is not null: AttentionSums of all keys, super-tile by super-tile, are added to these of each query,
-  // and nothing else comes out. Sinks do not count. The last strides are not used.
+  // Whether keys are summed super-tile by super-tile, in AttentionSums. Where level.p is not null these are added to
+  // the sums there, of each query, and nothing else comes out; sinks do not count. The last strides are not used.
+  bool any_order = false;
   AttentionArray level, bins, a, odd;
 };
 

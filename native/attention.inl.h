@@ -206,6 +206,7 @@ constexpr AttentionKernels attention_kernels() {
   }
   k.block = attention_block<T>, k.gradient = attention_gradient<T>, k.merge = attention_merge<T>;
   k.sums_add = attention_sums_add<typename V::Scalar>, k.sums_merge = attention_sums_merge<typename V::Scalar>;
+  k.sums_read = attention_sums_read<typename V::Scalar>;
   k.slices = kAttentionSlices<typename V::Scalar>;
   k.finish = attention_finish<T, typename V::Scalar>;
   k.finish_wide = attention_finish<typename V::Scalar, typename V::Scalar>;

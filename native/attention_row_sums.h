@@ -12,30 +12,27 @@ inline AttentionSums sums_of(const AttentionProblem& p, const HeadRows& rows, in
           (uint8_t*)rows.at(p.odd, row)};
 }
 
-// Sums of `count` rows that saw nothing.
+// Sums of some rows.
 class SumsBlock {
  public:
-  SumsBlock(const AttentionKernels& kernels, int64_t count, int64_t dv)
-      : n_(1 + dv),
-        size_(kernels.size),
-        slices_(kernels.slices),
-        levels_((size_t)(count * size_)),
-        bins_((size_t)(count * n_), kNoBin),
-        a_((size_t)(count * n_ * slices_)),
-        odd_((size_t)(count * n_)) {
+  // Of `count` rows that saw nothing.
+  void reset(const AttentionKernels& kernels, int64_t count, int64_t dv) {
+    n_ = 1 + dv, size_ = kernels.size, slices_ = kernels.slices;
+    levels_.resize((size_t)(count * size_));
+    bins_.assign((size_t)(count * n_), kNoBin);
+    a_.assign((size_t)(count * n_ * slices_), 0);
+    odd_.assign((size_t)(count * n_), 0);
+    const auto nothing = (float)kEmpty;
     for (int64_t r = 0; r < count; ++r)
-      if (size_ == 4)
-        ((float*)levels_.data())[r] = (float)kEmpty;
-      else
-        ((double*)levels_.data())[r] = kEmpty;
+      std::memcpy(&levels_[(size_t)(r * size_)], size_ == 4 ? (const void*)&nothing : &kEmpty, (size_t)size_);
   }
-  AttentionSums at(int64_t r) const {
-    return {(void*)(levels_.data() + r * size_), (int32_t*)bins_.data() + r * n_,
-            (int64_t*)a_.data() + r * n_ * slices_, (uint8_t*)odd_.data() + r * n_};
+  AttentionSums at(int64_t r) {
+    return {&levels_[(size_t)(r * size_)], &bins_[(size_t)(r * n_)], &a_[(size_t)(r * n_ * slices_)],
+            &odd_[(size_t)(r * n_)]};
   }
 
  private:
-  int64_t n_, size_, slices_;
+  int64_t n_ = 0, size_ = 0, slices_ = 0;
   std::vector<char> levels_;
   std::vector<int32_t> bins_;
   std::vector<int64_t> a_;

@@ -92,19 +92,27 @@ struct SumsOfRow {
       x = (x - (v - kWholeMagic)) * 0x1p32;
     }
   }
-  // u * 2^e for all of them, each u of which becomes 0.
+  // u * 2^e for all of them, each u of which becomes 0. In loops that are made into vectors.
   void add_all(double* u, int64_t e) {
-    bool rest = false;
     double x[1 + kMostFeatures];
+    int64_t by[1 + kMostFeatures], rest = 0;
+    const int64_t odd_bits = bits_of(__builtin_nan(""));
+    if (bins[0] == kNoBin)  // the row's first
+      for (int64_t i = 0; i < n; ++i) {
+        const auto biased = (int32_t)(bits_of(u[i]) >> 52 & 0x7ff);
+        bins[i] = biased > 0 && biased < 0x7ff ? ((int32_t)e + biased - 1022) >> 5 : kNoBin;
+      }
     for (int64_t i = 0; i < n; ++i) {
       const int64_t shift = e - ((int64_t)bins[i] << 5);
-      const double by = double_of((int64_t)((uint64_t)(shift + 1023) << 52));
-      const double y = u[i] * by;
-      const bool fits = (y < 0x1p31) & (y > -0x1p31) & (shift > -900) & (shift < 900);
-      rest |= !fits & (u[i] != 0);
-      x[i] = fits ? y : 0;
-      u[i] = fits ? 0 : u[i];
+      const int64_t power = (int64_t)((uint64_t)(shift + 1023) << 52);
+      by[i] = shift > -900 ? (shift < 900 ? power : odd_bits) : odd_bits;
     }
+    for (int64_t i = 0; i < n; ++i) {
+      const double y = u[i] * double_of(by[i]), size = y < 0 ? -y : y;
+      x[i] = size < 0x1p31 ? y : 0;
+      u[i] = size < 0x1p31 ? 0 : u[i];
+    }
+    for (int64_t i = 0; i < n; ++i) rest |= bits_of(u[i]) << 1;
     for (int k = 0; k < slices; ++k) {
       int64_t* sums = a + k * n;
       for (int64_t i = 0; i < n; ++i) {
@@ -113,7 +121,7 @@ struct SumsOfRow {
         x[i] = (x[i] - (v - kWholeMagic)) * 0x1p32;
       }
     }
-    if (!rest) return;
+    if (rest == 0) return;
     for (int64_t i = 0; i < n; ++i)
       if (u[i] != 0) add_one(i, u[i], e);
   }
@@ -124,7 +132,7 @@ template <class S>
 void attention_sums_add(const AttentionSums& to, double pivot, double weight, const void* o, double by, int64_t dv) {
   SumsOfRow<S> sums(to, dv);
   const bool plain = pivot <= kLargeLevel && pivot >= -kLargeLevel;
-  const double own = weight != weight || pivot != pivot ? __builtin_nan("") : plain ? 0.0 : pivot;
+  const double own = weight != weight || pivot != pivot ? __builtin_nan("") : plain ? 0.0 : (double)(S)pivot;
   if (!sums.rise(own)) return;
   int64_t n = 0;
   const double p = plain ? exact_term(pivot, n) : 1;
@@ -150,4 +158,56 @@ void attention_sums_merge(const AttentionSums& to, const AttentionSums& from, in
     const int64_t down = (int64_t)sums.bins[i] - other.bins[i];
     for (int64_t k = down; k < sums.slices; ++k) sums.a[k * n + i] += other.a[(k - down) * n + i];
   }
+}
+
+// log(1 + u), as online_softmax/exact.py has it.
+OSM_INLINE double exact_log1p(double u) {
+  const auto fused = [](double a, double b, double c) {
+    double lanes[F64::W];
+    store(lanes, fma(F64::set(a), F64::set(b), F64::set(c)));
+    return lanes[0];
+  };
+  const double r = 1 + u, back = r - 1, c = (1 - (r - back)) + (u - back);
+  const int64_t k = (bits_of(r) - 0x3fe6a09e667f3bcd) >> 52;
+  const double scale = double_of((1023 - k) << 52), z = (r * scale - 1) + c * scale;
+  const double s = z / (2 + z), square = s * s, twice = s + s;
+  double q = 1.0 / 23;
+  for (int d = 21; d >= 3; d -= 2) q = fused(q, square, 1.0 / d);
+  const double series = fused(twice * square, q, twice), whole = (double)k;
+  return fused(whole, 0x1.62e42fefa39efp-1, fused(whole, 0x1.abc9e3b39803fp-56, series));
+}
+
+// What the sums of a row come to, each number rounded once.
+template <class S>
+void attention_sums_read(const AttentionSums& from, int64_t dv, void* to, double* lse) {
+  const SumsOfRow<S> sums(from, dv);
+  S* o = (S*)to;
+  if (!(sums.level * 0 == 0)) {
+    *lse = (double)sums.level;
+    for (int64_t i = 0; i < dv; ++i) o[i] = sums.level == (S)-kInf ? 0 : (S)__builtin_nan("");
+    return;
+  }
+  // The lower slices are first brought below a unit of those above.
+  const auto total = [&](int64_t i) {
+    int64_t digits[SumsOfRow<S>::slices];
+    for (int k = 0; k < sums.slices; ++k) digits[k] = sums.a[k * sums.n + i];
+    for (int k = sums.slices - 1; k > 0; --k) digits[k - 1] += digits[k] >> kSumWidth, digits[k] &= 0xffffffff;
+    double all = (double)digits[sums.slices - 1];
+    for (int k = sums.slices - 2; k >= 0; --k) all = all * 0x1p-32 + (double)digits[k];
+    return all;
+  };
+  const double weight = total(0);
+  for (int64_t i = 0; i < dv; ++i) {
+    int64_t by = sums.bins[1 + i] == kNoBin ? 0 : ((int64_t)sums.bins[1 + i] - sums.bins[0]) * kSumWidth;
+    by = by < -4096 ? -4096 : by > 4096 ? 4096 : by;
+    const double ratio = total(1 + i) / weight;
+    const bool near = by > -1000 && by < 1000;
+    o[i] = (S)(near ? ratio * double_of((by + 1023) << 52) : __builtin_ldexp(ratio, (int)by));
+    if (const int odd = sums.odd[i]) o[i] = (S)(odd == 1 ? kInf : odd == 2 ? -kInf : __builtin_nan(""));
+  }
+  const int64_t e = (bits_of(weight) >> 52) - 1022;
+  double f = double_of((bits_of(weight) & ~((int64_t)0x7ff << 52)) | (int64_t)1022 << 52);
+  const bool small = f < 0.75;
+  const double exponent = (double)(e - small + kSumWidth * (int64_t)sums.bins[0]);
+  *lse = (double)sums.level + (exponent * 0x1.62e42fefa39efp-1 + exact_log1p((small ? f * 2 : f) - 1));
 }

@@ -117,6 +117,7 @@ struct AttentionKernels {
   // The sums with a partial of a super-tile too, O by `by`; and with the sums of others.
   void (*sums_add)(const AttentionSums& to, double pivot, double weight, const void* o, double by, int64_t dv);
   void (*sums_merge)(const AttentionSums& to, const AttentionSums& from, int64_t dv);
+  void (*sums_read)(const AttentionSums& from, int64_t dv, void* o, double* lse);
   int slices;
   // n numbers of products * by, in the operands' format or as they are, `step` bytes apart.
   void (*finish)(const void* row, double by, int64_t n, char* to, int64_t step);

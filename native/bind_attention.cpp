@@ -75,6 +75,7 @@ class Attention {
   }
   // Raw sums of these keys alone, in "o", "lse" and "rest"; see AttentionProblem.
   void keys(int64_t first, int64_t last) { p_.first_key = first, p_.last_key = last; }
+  void any_order() { p_.any_order = true; }
   void forward(bool wide, bool single) {
     p_.wide = wide, p_.single = single;
     nb::gil_scoped_release free;
@@ -109,6 +110,7 @@ void bind_attention(nb::module_& m) {
       .def("dropout", &Attention::dropout)
       .def("origin", &Attention::origin)
       .def("keys", &Attention::keys)
+      .def("any_order", &Attention::any_order)
       .def("forward", &Attention::forward)
       .def("backward", &Attention::backward);
   m.def("keep_array", &keep_array);

@@ -157,7 +157,7 @@ class Item {
     finish();
   }
   // Super-tiles [from, to) into the sums of the problem, or of `own`.
-  void exact(int64_t from, int64_t to, const SumsBlock* own) {
+  void add_tiles(int64_t from, int64_t to, SumsBlock* own) {
     const double by = rows_.v_scale() / (1 - p_.drop);
     for (int64_t t = from; t < to; ++t) {
       const int64_t key = t * kSuperTile, n = std::min(rows_.keys() - key, kSuperTile);
@@ -167,6 +167,20 @@ class Item {
       for (int64_t r = 0; r < work_.count; ++r)
         kernels_.sums_add(own ? own->at(r) : sums_of(p_, rows_, work_.first + r), states_[r].pivot, states_[r].sum,
                           o_ + r * plan_.width * kernels_.size, by, p_.dv);
+    }
+  }
+  // The sums put down as results.
+  void read(SumsBlock& sums) {
+    std::fill(o_, o_ + plan_.width * kernels_.size, 0);
+    if (p_.sinks)
+      for (int64_t r = 0; r < work_.count; ++r) {
+        const double sink = p_.sinks[rows_.head(work_.first + r)];
+        kernels_.sums_add(sums.at(r), sink, sink == kEmpty ? 0 : 1, o_, 1, p_.dv);
+      }
+    for (int64_t r = 0; r < work_.count; ++r) {
+      double lse = 0;
+      kernels_.sums_read(sums.at(r), p_.dv, o_, &lse);
+      put(work_.first + r, o_, 1, lse);
     }
   }
   // One segment, its states and rows of O left at `states` and `o`.
@@ -252,20 +266,19 @@ class Item {
         lse = with;
       }
       by *= rows_.v_scale() / (1 - p_.drop);
-      (p_.wide ? kernels_.finish_wide : kernels_.finish)(o_ + r * plan_.width * kernels_.size, by, p_.dv,
-                                                         (char*)rows_.at(p_.o, row), p_.o.strides[3]);
-      if (p_.rest.p) {
-        put_parts(row, s);
-        continue;
-      }
-      if (!p_.lse.p) continue;
-      if (lse != lse) lse = std::numeric_limits<double>::quiet_NaN();
-      char* at = (char*)rows_.at(p_.lse, row);
-      if (p_.single)
-        *(float*)at = (float)lse;
-      else
-        *(double*)at = lse;
+      put(row, o_ + r * plan_.width * kernels_.size, by, lse);
+      if (p_.rest.p) put_parts(row, s);
     }
+  }
+  void put(int64_t row, const char* o, double by, double lse) const {
+    (p_.wide ? kernels_.finish_wide : kernels_.finish)(o, by, p_.dv, (char*)rows_.at(p_.o, row), p_.o.strides[3]);
+    if (!p_.lse.p || p_.rest.p) return;
+    if (lse != lse) lse = std::numeric_limits<double>::quiet_NaN();
+    char* at = (char*)rows_.at(p_.lse, row);
+    if (p_.single)
+      *(float*)at = (float)lse;
+    else
+      *(double*)at = lse;
   }
 
   void raw(int64_t r, int64_t row, const AttentionState& s) const {
@@ -301,32 +314,47 @@ void run_sums(const Plan& plan, int threads) {
   const AttentionProblem& p = plan.p;
   const std::vector<Work> all = works(p);
   const int64_t items = (int64_t)all.size();
+  const bool kept = p.level.p != nullptr;  // by the caller
   const auto tiles_of = [&](const Work& work) { return (p.sequences[work.batch].keys + kSuperTile - 1) / kSuperTile; };
   if (items >= 2 * threads || threads == 1) {
-    parallel_for(items, threads,
-                 [&](int64_t i) { Item(plan, all[(size_t)i]).exact(0, tiles_of(all[(size_t)i]), nullptr); });
+    parallel_for(items, threads, [&](int64_t i) {
+      static thread_local SumsBlock sums;
+      const Work& work = all[(size_t)i];
+      if (!kept) sums.reset(plan.kernels, work.count, p.dv);
+      Item item(plan, work);
+      item.add_tiles(0, tiles_of(work), kept ? nullptr : &sums);
+      if (!kept) item.read(sums);
+    });
     return;
   }
   struct Part {
-    const Work* work;
-    int64_t from, to;
+    int64_t item, from, to;
     SumsBlock sums;
   };
   std::vector<Part> parts;
-  for (const Work& work : all) {
-    const int64_t tiles = tiles_of(work), each = std::max<int64_t>(1, tiles * items / (2 * threads));
-    for (int64_t t = 0; t < tiles; t += each)
-      parts.push_back({&work, t, std::min(tiles, t + each), SumsBlock(plan.kernels, work.count, p.dv)});
+  for (int64_t i = 0; i < items; ++i) {
+    const int64_t tiles = std::max<int64_t>(1, tiles_of(all[(size_t)i]));
+    const int64_t each = std::max<int64_t>(1, tiles * items / (2 * threads));
+    for (int64_t t = 0; t < tiles; t += each) parts.push_back({i, t, std::min(tiles, t + each), {}});
   }
   parallel_for((int64_t)parts.size(), threads, [&](int64_t i) {
-    const Part& part = parts[(size_t)i];
-    Item(plan, *part.work).exact(part.from, part.to, &part.sums);
+    Part& part = parts[(size_t)i];
+    const Work& work = all[(size_t)part.item];
+    part.sums.reset(plan.kernels, work.count, p.dv);
+    Item(plan, work).add_tiles(part.from, std::min(part.to, tiles_of(work)), &part.sums);
   });
-  for (const Part& part : parts) {
-    const HeadRows rows(p, part.work->batch, part.work->group);
-    for (int64_t r = 0; r < part.work->count; ++r)
-      plan.kernels.sums_merge(sums_of(p, rows, part.work->first + r), part.sums.at(r), p.dv);
-  }
+  parallel_for(items, threads, [&](int64_t i) {
+    const Work& work = all[(size_t)i];
+    const HeadRows rows(p, work.batch, work.group);
+    SumsBlock* first = nullptr;
+    for (Part& part : parts) {
+      if (part.item != i) continue;
+      for (int64_t r = 0; r < work.count && (kept || first); ++r)
+        plan.kernels.sums_merge(kept ? sums_of(p, rows, work.first + r) : first->at(r), part.sums.at(r), p.dv);
+      if (!first) first = &part.sums;
+    }
+    if (!kept) Item(plan, work).read(*first);
+  });
 }
 
 }  // namespace
@@ -334,7 +362,7 @@ void run_sums(const Plan& plan, int threads) {
 void run_attention(const AttentionProblem& problem) {
   const int threads = worth_waking(problem);
   const Plan plan(problem);
-  if (problem.level.p) return run_sums(plan, threads);
+  if (problem.any_order) return run_sums(plan, threads);
   const std::vector<Work> all = works(problem);
   const int64_t items = (int64_t)all.size();
   int64_t segments = 0;

@@ -186,7 +186,9 @@ CUTS = ((), (512,), (1024, 1536), (512, 1024, 1536, 2048, 2560, 3072, 3584))  # 
 @every_isa
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("at", CUTS, ids=lambda at: f"{len(at) + 1} shards")
-def test_rings_in_both_directions_have_the_bits_of_the_whole(isa: str, dtype: str, at: tuple[int, ...]) -> None:
+def test_rings_in_both_directions_have_the_bits_of_the_whole(
+    isa: str, dtype: str, at: tuple[int, ...]
+) -> None:
     keys = 3800
     q, k, v = normal(dtype, 1, 4, 3, 24), normal(dtype, 1, 2, keys, 24), normal(dtype, 1, 2, keys, 16)
     placed = {"causal": True, "window": (3000, None), "first_query": keys - 3}
@@ -273,6 +275,11 @@ def test_the_core_gives_the_bits_of_the_law(isa: str, dtype: str) -> None:
     core, by_law = native_and_law(call, isa)
     for a, b in zip(core, by_law, strict=True):
         assert np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    made = attention(q[0], k[0], v[0], bias=bias, order="any", return_lse=True, isa=isa)
+    with np.errstate(over="ignore"):
+        o, lse = (array.astype(dtype) for array in law.read(by_law))
+    assert np.array_equal(made.output, o, equal_nan=True)
+    assert np.array_equal(made.lse, lse, equal_nan=True)
     levels = core.level[5]
     assert levels[0] == -INF
     assert levels[2] == INF
@@ -290,7 +297,9 @@ def partials(n: int, form: law.Format, rows: int = 50, dv: int = 3) -> list[law.
         o[RNG.random((rows, dv)) < 0.1] = 0
         o[RNG.random((rows, dv)) < 0.05] = RNG.choice([INF, -INF, NAN, 1e-300])
         weight[RNG.random(rows) < 0.02] = NAN
-        made.append(law.partial(pivot, weight, np.where(pivot[:, None] == -INF, 0, o).astype(form.dtype), form))
+        made.append(
+            law.partial(pivot, weight, np.where(pivot[:, None] == -INF, 0, o).astype(form.dtype), form)
+        )
     return made
 
 

@@ -78,18 +78,27 @@ class Problem:
 
 
 def forward(
-    problem: Problem, out: Array, lse: Array | None, *, isa: str | None = None, threads: int | None = None
+    problem: Problem,
+    out: Array,
+    lse: Array | None,
+    *,
+    any_order: bool = False,
+    isa: str | None = None,
+    threads: int | None = None,
 ) -> None:
     """Attention into `out` and `lse`, never forming the scores.
 
     Args:
         out: of q's shape but for the features, in q's format or, for partial results, in that of `lse`.
         lse: out's shape without features, float32 or float64, any strides; None where not wanted.
+        any_order: whether keys are summed by the law of `attention_sums`.
     """
     call = _described(problem, isa, threads)
     _array(call, "o", out)
     if lse is not None:
         _array(call, "lse", lse)
+    if any_order:
+        call.any_order()
     if not problem.empty:
         call.forward(out.dtype != problem.q.dtype, lse is not None and lse.dtype != np.float64)
 
@@ -141,6 +150,7 @@ def sums(
     call = _described(problem, isa, threads)
     for name, array in {"level": level, **features}.items():
         _array(call, name, array)
+    call.any_order()
     if not problem.empty:
         call.forward(True, False)
 

@@ -125,8 +125,11 @@ def attention(
         )
     exact = checks.order(order)
     call = described(q, k, v, options)
-    if exact:
-        return _any_order(call, lse_wanted, state_wanted, isa, threads)
+    if exact and call.problem.origin is not None and call.problem.origin[3] % TILE:
+        would = f"a multiple of {TILE}, the keys of a super-tile, would do"
+        raise ValueError(f"origin begins at key {call.problem.origin[3]} with order='any': {would}")
+    if exact and state_wanted:
+        return ExactAttentionState._wrap(exact_attention.sums_of(call, isa=isa, threads=threads))
     wide = cpu.state_dtype(call.problem.q.dtype)
     output = cpu.empty(call.shape, wide if state_wanted else call.problem.q.dtype)
     lse = np.empty(call.shape[:-1], wide)
@@ -135,24 +138,11 @@ def attention(
     elif call.problem.empty:
         output[...], lse[...] = 0, -np.inf
     cpu_attention.forward(
-        call.problem, call.four(output, "out"), call.three(lse), isa=isa, threads=threads
+        call.problem, call.four(output, "out"), call.three(lse), any_order=exact, isa=isa, threads=threads
     )  # fmt: skip
     if state_wanted:
         return AttentionState(output, lse)
     output = checks.cast(output, call.result)
-    return Attention(output, lse) if lse_wanted else output
-
-
-def _any_order(call: Call, lse_wanted: bool, state_wanted: bool, isa: Any, threads: Any) -> Any:
-    """What `attention` returns in order="any"."""
-    origin = call.problem.origin
-    if origin is not None and origin[3] % TILE:
-        would = f"a multiple of {TILE}, the keys of a super-tile, would do"
-        raise ValueError(f"origin begins at key {origin[3]} with order='any': {would}")
-    state = ExactAttentionState._wrap(exact_attention.sums_of(call, isa=isa, threads=threads))
-    if state_wanted:
-        return state
-    output, lse = exact_attention.finished(exact_attention.with_sinks(call, state), call.result)
     return Attention(output, lse) if lse_wanted else output
 
 

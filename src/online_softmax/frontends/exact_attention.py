@@ -79,26 +79,6 @@ def sums_of(call: Call, *, isa: str | None, threads: int | None) -> Sums:
     return Sums(level, bins, np.swapaxes(flat.reshape(*shape, form.slices, features), -1, -2), odd)
 
 
-def with_sinks(call: Call, state: ExactAttentionState) -> ExactAttentionState:
-    """The state with the sinks of the call; queries of no sequence have none."""
-    sinks = call.problem.sinks
-    if sinks is None:
-        return state
-    each = np.full(state.shape, -np.inf)
-    call.three(each)[...] = sinks[None, :, None]
-    if call.side_by_side:
-        each[call.ends :] = -np.inf
-    return state.with_sinks(each)
-
-
-def finished(state: ExactAttentionState, result: np.dtype[Any]) -> tuple[Array, Array]:
-    """(output in its format, lse), each rounded once."""
-    o, lse = attention_sums.read(state._sums)
-    with np.errstate(over="ignore", under="ignore"):
-        # Which sign a zero has that underflowed says nothing.
-        return checks.cast(o, result) + result.type(0), lse.astype(state.dtype)
-
-
 def _place(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{name} is {value!r}: a whole number would do")
