@@ -42,7 +42,8 @@ def test_parts_in_any_order_give_the_bits_of_the_whole(dtype: Any) -> None:
 def test_what_is_read_is_softmax(dtype: Any) -> None:
     x = rows(dtype)
     state = ExactState.of(x)
-    assert state.dtype == dtype and state.shape == (4,)
+    assert state.dtype == dtype
+    assert state.shape == (4,)
     assert state.format == {np.float32: "lse-22x3/1", np.float64: "lse-32x4/1"}[dtype]
     assert state.a.shape == (4, 3 if dtype == np.float32 else 4)
     assert np.array_equal(state.prob(x), osm.softmax(x, order="any"))
@@ -86,11 +87,13 @@ def test_special_rows() -> None:
     inf, nan = np.inf, np.nan
     x = np.array([[inf, 1, inf], [nan, 1, inf], [-inf, -inf, -inf], [-0.0, 1e-40, -1e-44]], np.float32)
     state = ExactState.of(x)
-    assert np.array_equal(state.m, [inf, nan, -inf, 0], equal_nan=True) and not np.signbit(state.m[3])
+    assert np.array_equal(state.m, [inf, nan, -inf, 0], equal_nan=True)
+    assert not np.signbit(state.m[3])
     assert state.a.tolist()[:3] == [[2, 0, 0], [0, 0, 0], [0, 0, 0]]
     assert state.a[3].tolist() == [3, 0, 0]  # exp of each is 1, and so is their maximum's
     assert np.array_equal(state.lse, np.float32([inf, nan, -inf, np.log(3)]), equal_nan=True)
-    assert np.isnan(state.prob(x)[:3]).all() and (state.prob(x)[3] == np.float32(1 / 3)).all()
+    assert np.isnan(state.prob(x)[:3]).all()
+    assert (state.prob(x)[3] == np.float32(1 / 3)).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -120,7 +123,9 @@ def test_keys_have_the_order_of_maxima() -> None:
 def test_bytes_and_pickle(dtype: Any) -> None:
     state = ExactState.of(rows(dtype, (2, 3, 50)))
     for back in (ExactState.from_bytes(state.to_bytes()), pickle.loads(pickle.dumps(state))):
-        assert back == state and back.dtype == dtype and back.format == state.format
+        assert back == state
+        assert back.dtype == dtype
+        assert back.format == state.format
     assert ExactState.from_bytes(ExactState.identity(()).to_bytes()) == ExactState.identity()
 
 
@@ -176,7 +181,9 @@ def test_kinds_versions_and_dtypes_never_mix() -> None:
         state.push(x.astype(np.float64))
     with pytest.raises(TypeError, match="x holds float64 where the states are float32"):
         state.prob(x.astype(np.float64))
-    with pytest.raises(ValueError, match=r"data is of version 1, a SoftmaxState: version 1, an ExactState in"):
+    with pytest.raises(
+        ValueError, match=r"data is of version 1, a SoftmaxState: version 1, an ExactState in"
+    ):
         ExactState.from_bytes(plain.to_bytes())
     with pytest.raises(ValueError, match=r"an ExactState in lse-22x3/1: version 1, a SoftmaxState, would do"):
         SoftmaxState.from_bytes(state.to_bytes())
@@ -218,7 +225,8 @@ def test_order_any_of_the_public_functions(dtype: Any) -> None:
     x = rows(np.float32, (5, 4, 60), 3.0).astype(dtype)
     wide = x.astype(np.float64 if dtype == np.float64 else np.float32)
     y = osm.softmax(x, order="any")
-    assert y.dtype == x.dtype and np.array_equal(y, osm.softmax(wide, order="any").astype(dtype))
+    assert y.dtype == x.dtype
+    assert np.array_equal(y, osm.softmax(wide, order="any").astype(dtype))
     turned = np.ascontiguousarray(np.moveaxis(x, -1, 0))
     shuffled = RNG.permutation(60)
     for again in (
@@ -230,7 +238,8 @@ def test_order_any_of_the_public_functions(dtype: Any) -> None:
     ):
         assert np.array_equal(again, y)
     lse = osm.logsumexp(x, order="any")
-    assert np.array_equal(lse, osm.logsumexp(x[..., shuffled], order="any")) and lse.dtype == x.dtype
+    assert np.array_equal(lse, osm.logsumexp(x[..., shuffled], order="any"))
+    assert lse.dtype == x.dtype
     top = osm.softmax_topk(x, 5, order="any")
     assert np.array_equal(top.values, np.take_along_axis(y, top.indices, -1))
     assert np.array_equal(top.lse, ExactState.of(x).lse)
