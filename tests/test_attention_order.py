@@ -1,5 +1,5 @@
-"""What attention promises about bits: order="row" for a query whatever stands beside it, order="any" for a set
-of super-tiles however it was cut and merged."""
+"""What attention promises about bits: order="row" for a query whatever stands beside it, order="any" for a
+set of super-tiles however it was cut and merged."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from attention_cases import every_isa
 
 import online_softmax as osm
-from attention_cases import every_isa
 from online_softmax import ExactAttentionState, attention, cpu_attention, reference
 from online_softmax import attention_sums as law
 from online_softmax.attention_sums import TILE
@@ -130,6 +130,8 @@ def test_a_mask_or_bias_that_changes_nothing_changes_no_bit(dtype: str, d: int, 
     far = own - np.arange(S)
     causal = Same(q, k, v, causal=True, order=order)
     assert Same(q, k, v, mask=far >= 0, order=order) == causal
+    low = np.where(far >= 0, 0.0, -1e9)  # as masks are often written: such a weight vanishes
+    assert Same(q, k, v, bias=low if dtype == "float64" else low.astype(np.float32), order=order) == causal
     windowed = Same(q, k, v, causal=True, window=(99, None), order=order)
     assert Same(q, k, v, mask=(far >= 0) & (far <= 99), order=order) == windowed
     assert causal != windowed
@@ -145,6 +147,26 @@ def test_a_prefill_in_pieces_has_the_bits_of_the_whole(isa: str, cuts: tuple[int
         for a, b in itertools.pairwise((0, *cuts, S)):
             piece = Same(q[:, :, a:b], k[:, :, :b], v[:, :, :b], isa=isa, order=order, **options)
             assert piece == whole[:, :, a:b]
+
+
+@pytest.mark.parametrize(("order", "gone"), [("row", 4096), ("any", 512), ("any", 4096)])
+def test_keys_that_left_the_window_may_leave_the_cache_in_whole_pieces(order: str, gone: int) -> None:
+    q, k, v = (normal("float32", 1, 2, n, 24) for n in (5, 4700, 4700))
+    options: dict[str, Any] = {"causal": True, "window": (300, None), "order": order}
+    whole = Same(q, k, v, **options)
+    assert Same(q, k[:, :, gone:], v[:, :, gone:], **options) == whole
+
+
+@both_orders
+def test_the_gradient_takes_either_order(order: str) -> None:
+    q, k, v = operands("float64")
+    do = normal("float64", B, H, L, v.shape[-1])
+    row = attention(q, k, v, causal=True, return_lse=True)
+    made = attention(q, k, v, causal=True, return_lse=True, order=order)
+    expected = osm.attention_backward(do, q, k, v, *row, causal=True)
+    got = osm.attention_backward(do, q, k, v, *made, causal=True)
+    for name in ("q", "k", "v"):
+        assert np.allclose(getattr(got, name), getattr(expected, name), rtol=1e-11, atol=1e-11)
 
 
 @both_orders
