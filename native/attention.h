@@ -79,6 +79,13 @@ struct AttentionGradientProblem : AttentionProblem {
 void run_attention(const AttentionProblem& problem);
 void run_attention_gradient(const AttentionGradientProblem& problem);
 
+// Exact sums of `rows` rows one after another, f32 or f64: `to` becomes the merge of the two; and what they come to, o
+// in the dtype.
+void run_sums_merge(const Isa& isa, Dtype dtype, int threads, int64_t rows, int64_t dv, const AttentionSums& to,
+                    const AttentionSums& from);
+void run_sums_read(const Isa& isa, Dtype dtype, int threads, int64_t rows, int64_t dv, const AttentionSums& from,
+                   char* o, double* lse);
+
 // Flops a second of multiply-adds in registers, in the format that products of `dtype` are made in.
 double arithmetic_peak(const Isa& isa, Dtype dtype, int threads);
 

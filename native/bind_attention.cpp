@@ -97,6 +97,24 @@ void keep_array(double p, uint64_t seed, const Longs& at, int64_t keys, uintptr_
   osm::attention_keep(p, seed, at[0], at[1], at[2], at[3], keys, (uint8_t*)to);
 }
 
+// Of `addresses`: level, bins, a, odd.
+osm::AttentionSums sums_at(const std::vector<uintptr_t>& addresses) {
+  if (addresses.size() != 4) throw nb::value_error("level, bins, a, odd");
+  return {(void*)addresses[0], (int32_t*)addresses[1], (int64_t*)addresses[2], (uint8_t*)addresses[3]};
+}
+void sums_merge(const Plan& plan, int dtype, int64_t rows, int64_t dv, const std::vector<uintptr_t>& to,
+                const std::vector<uintptr_t>& from) {
+  const osm::AttentionSums all = sums_at(to), more = sums_at(from);
+  nb::gil_scoped_release free;
+  osm::run_sums_merge(isa_of(plan.isa), (osm::Dtype)dtype, plan.threads, rows, dv, all, more);
+}
+void sums_read(const Plan& plan, int dtype, int64_t rows, int64_t dv, const std::vector<uintptr_t>& from, uintptr_t o,
+               uintptr_t lse) {
+  const osm::AttentionSums all = sums_at(from);
+  nb::gil_scoped_release free;
+  osm::run_sums_read(isa_of(plan.isa), (osm::Dtype)dtype, plan.threads, rows, dv, all, (char*)o, (double*)lse);
+}
+
 }  // namespace
 
 void bind_attention(nb::module_& m) {
@@ -114,6 +132,8 @@ void bind_attention(nb::module_& m) {
       .def("forward", &Attention::forward)
       .def("backward", &Attention::backward);
   m.def("keep_array", &keep_array);
+  m.def("attention_sums_merge", &sums_merge);
+  m.def("attention_sums_read", &sums_read);
   m.def("arithmetic_peak", [](const Plan& plan, int dtype) {
     OutsidePython free;
     return osm::arithmetic_peak(isa_of(plan.isa), (osm::Dtype)dtype, plan.threads);

@@ -263,6 +263,12 @@ def test_sinks_before_or_after() -> None:
 # ---- order="any": the law
 
 
+def assert_alike(core: law.Sums, by_law: law.Sums) -> None:
+    for a, b in zip(core, by_law, strict=True):
+        assert a.dtype == b.dtype
+        assert np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+
+
 def native_and_law(call: Any, isa: str | None) -> tuple[law.Sums, law.Sums]:
     """The sums of a call by the core, and by the law from the core's partials."""
     problem, form = call.problem, law.FORMATS[np.dtype(call.result)]
@@ -295,8 +301,7 @@ def test_the_core_gives_the_bits_of_the_law(isa: str, dtype: str) -> None:
     bias[7, 0, 2000] = -(2.0**36)
     call = described(q[0], k[0], v[0], Options(bias=bias))
     core, by_law = native_and_law(call, isa)
-    for a, b in zip(core, by_law, strict=True):
-        assert np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    assert_alike(core, by_law)
     made = attention(q[0], k[0], v[0], bias=bias, order="any", return_lse=True, isa=isa)
     with np.errstate(over="ignore"):
         o, lse = (array.astype(dtype) for array in law.read(by_law))
@@ -329,6 +334,13 @@ def partials(n: int, form: law.Format, rows: int = 50, dv: int = 3) -> list[law.
 def test_merges_of_the_law_are_associative_and_commutative_in_bits(form: law.Format) -> None:
     for _ in range(20):
         parts = partials(4, form)
+        assert_alike(cpu_attention.merged(parts[0], parts[1]), law.merge(parts[0], parts[1]))
+        total = law.merge(law.merge(parts[0], parts[1]), parts[2])
+        with np.errstate(over="ignore"):
+            o, lse = law.read(total)
+            read = cpu_attention.read(total)
+            assert np.array_equal(read[0], o.astype(form.dtype), equal_nan=True)
+        assert np.array_equal(read[1], lse, equal_nan=True)
         found = set()
         for a, b, c, d in itertools.permutations(parts):
             chain = law.merge(law.merge(law.merge(a, b), c), d)

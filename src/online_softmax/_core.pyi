@@ -40,6 +40,12 @@ def product_array(
     b_strides: Sequence[int], c: int, c_dtype: int, c_strides: Sequence[int], add: bool, bias: int, /,
 ) -> None: ...  # fmt: skip
 def arithmetic_peak(plan: Plan, dtype: int, /) -> float: ...
+def attention_sums_merge(
+    plan: Plan, dtype: int, rows: int, dv: int, to: Sequence[int], from_: Sequence[int], /,
+) -> None: ...  # fmt: skip
+def attention_sums_read(
+    plan: Plan, dtype: int, rows: int, dv: int, from_: Sequence[int], o: int, lse: int, /,
+) -> None: ...  # fmt: skip
 def keep_array(p: float, seed: int, at: Sequence[int], keys: int, to: int, /) -> None: ...
 def sample_array(
     plan: Plan, dtype: int, shape: Sequence[int], axis: int, x: int, x_strides: Sequence[int],

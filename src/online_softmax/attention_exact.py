@@ -55,6 +55,13 @@ class ExactAttentionState:
         return law.merge(left, right)
 
     @classmethod
+    def _results(cls, sums: Sums) -> tuple[Array, Array]:
+        """o, rounded to the format, and lse, in float64."""
+        with np.errstate(over="ignore", under="ignore"):
+            o, lse = law.read(sums)
+            return o.astype(sums.level.dtype), lse
+
+    @classmethod
     def identity(cls, shape: int | tuple[int, ...], dv: int, dtype: DTypeLike = np.float32) -> Self:
         """States of no key, for `dv` features of the values.
 
@@ -194,13 +201,13 @@ class ExactAttentionState:
     @property
     def output(self) -> Array:
         """The attention output over the keys seen, shape + (dv,), in the state's dtype; 0 of none."""
-        with np.errstate(over="ignore", under="ignore"):
-            return np.asarray(law.read(self._sums)[0].astype(self.dtype) + self.dtype.type(0))
+        # Which sign a zero has that underflowed says nothing.
+        return np.asarray(self._results(self._sums)[0] + self.dtype.type(0))
 
     @property
     def lse(self) -> Array:
         """Natural log of the sum of exp of the scores seen: `shape`, the state's dtype; -inf of none."""
-        return law.read(self._sums)[1].astype(self.dtype)
+        return self._results(self._sums)[1].astype(self.dtype)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ExactAttentionState):

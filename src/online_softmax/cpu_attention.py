@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
+from .attention_sums import Sums
 from .cpu import DTYPES, address, numpy_dtype, plan_of
 
 Array = NDArray[Any]
@@ -153,6 +154,34 @@ def sums(
     call.any_order()
     if not problem.empty:
         call.forward(True, False)
+
+
+def merged(left: Sums, right: Sums) -> Sums:
+    """`attention_sums.merge`, bit for bit."""
+    made, given = _planes(left, copied=True), _planes(right)
+    plan, code = plan_of(None, "auto", None, "exact"), _CODE[made.level.dtype]
+    to, more = [address(a) for a in made], [address(a) for a in given]
+    _core.attention_sums_merge(plan, code, made.level.size, made.odd.shape[-1], to, more)
+    return made._replace(a=np.swapaxes(made.a, -1, -2))
+
+
+def read(sums: Sums) -> tuple[Array, Array]:
+    """`attention_sums.read`, bit for bit: o rounded to the format, lse float64."""
+    given = _planes(sums)
+    o: Array = np.empty(given.odd.shape, given.level.dtype)
+    lse: Array = np.empty(given.level.shape)
+    plan, code = plan_of(None, "auto", None, "exact"), _CODE[o.dtype]
+    at = [address(a) for a in given]
+    _core.attention_sums_read(plan, code, lse.size, given.odd.shape[-1], at, address(o), address(lse))
+    return o, lse
+
+
+def _planes(sums: Sums, *, copied: bool = False) -> Sums:
+    """The same sums as the core has them: in C order, a slice by slice."""
+    turned = sums._replace(a=np.swapaxes(sums.a, -1, -2))
+    if copied:
+        return Sums(*(np.array(a, order="C") for a in turned))
+    return Sums(*(np.ascontiguousarray(a).reshape(a.shape) for a in turned))
 
 
 def backward(

@@ -17,7 +17,15 @@ _FAR: Final = 1 << 62
 
 
 class ExactAttentionState(attention_exact.ExactAttentionState):
-    """`online_softmax.attention_exact.ExactAttentionState` of queries, keys and values."""
+    """`online_softmax.attention_exact.ExactAttentionState` of queries, keys and values, on the core."""
+
+    @classmethod
+    def _joint(cls, left: Sums, right: Sums) -> Sums:
+        return cpu_attention.merged(left, right)
+
+    @classmethod
+    def _results(cls, sums: Sums) -> tuple[Array, Array]:
+        return cpu_attention.read(sums)
 
     @classmethod
     def of(
