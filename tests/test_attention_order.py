@@ -13,7 +13,7 @@ import pytest
 from attention_cases import every_isa
 
 import online_softmax as osm
-from online_softmax import ExactAttentionState, attention, cpu_attention, reference
+from online_softmax import ExactAttentionState, attention, cpu_attention, cpu_exact, reference
 from online_softmax import attention_sums as law
 from online_softmax.attention_sums import TILE
 from online_softmax.frontends.attention_call import Options, described
@@ -465,6 +465,16 @@ def test_bad_orders_and_places_are_refused() -> None:
         attention(q, k, v, order="any", origin=(0, 0, 0, 100))
     with pytest.raises(ValueError, match="return_state"):
         attention(q, k, v, order="any", return_state=True, sinks=np.zeros(H))
+
+
+def test_arithmetic_that_is_not_as_assumed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = operands("float32")
+    monkeypatch.setattr(cpu_exact, "_tested", set())
+    monkeypatch.setattr(cpu_exact, "_EXPECTED", {"float32": 0})
+    attention(q, k, v)
+    for call in (lambda: attention(q, k, v, order="any"), lambda: ExactAttentionState.of(q, k, v)):
+        with pytest.raises(RuntimeError, match='order="any" is refused'):
+            call()
 
 
 def test_states_that_do_not_fit_are_refused() -> None:

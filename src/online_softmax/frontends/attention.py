@@ -8,7 +8,6 @@ import numpy as np
 
 from .. import attention_state, cpu, cpu_attention
 from ..attention_state import AttentionState
-from ..attention_sums import TILE
 from . import arrays, checks, exact_attention
 from . import attention_arguments as arguments
 from .attention_call import Call, Options, described
@@ -103,11 +102,13 @@ def attention(
         gets 0, with an lse of -inf (of its sink, where there is one).
 
     Raises: TypeError and ValueError, naming the argument, before anything is computed; ValueError too for
-        more than 1024 features a head.
+        more than 1024 features a head; RuntimeError for order="any" where arithmetic is not that of IEEE 754
+        rounded to nearest.
 
     Cost: 2 * queries * keys * (d + d of the output) flops a head, less what lies outside mask blocks, causal
         triangle and window; scratch of some 2 MiB a thread. Few queries over many keys read K and V once for
-        all heads of a group.
+        all heads of a group. With order="any" some twenty operations a feature for each super-tile more, and
+        21 bytes (float64: 29) a feature of up to 768 queries, for each thread.
     """
     options = Options(
         mask, bias, scale, causal, causal_align, window, softcap, sinks, alibi_slopes, dropout_p, seed,
@@ -125,9 +126,8 @@ def attention(
         )
     exact = checks.order(order)
     call = described(q, k, v, options)
-    if exact and call.problem.origin is not None and call.problem.origin[3] % TILE:
-        would = f"a multiple of {TILE}, the keys of a super-tile, would do"
-        raise ValueError(f"origin begins at key {call.problem.origin[3]} with order='any': {would}")
+    if exact:
+        exact_attention.check(call, isa)
     if exact and state_wanted:
         return ExactAttentionState._wrap(exact_attention.sums_of(call, isa=isa, threads=threads))
     wide = cpu.state_dtype(call.problem.q.dtype)

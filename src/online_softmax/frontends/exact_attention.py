@@ -6,7 +6,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from .. import attention_exact, attention_sums, cpu, cpu_attention
+from .. import attention_exact, attention_sums, cpu, cpu_attention, cpu_exact
 from ..attention_sums import TILE, Sums
 from . import checks
 from .attention_call import Call, Options, described
@@ -47,7 +47,8 @@ class ExactAttentionState(attention_exact.ExactAttentionState):
 
         Returns: states of q's shape without features, float64 for float64, else float32.
 
-        Raises: TypeError and ValueError, naming the argument, before anything is computed.
+        Raises: TypeError and ValueError, naming the argument, before anything is computed; RuntimeError where
+            arithmetic is not that of IEEE 754 rounded to nearest.
 
         Cost: that of `attention` over these keys, and some twenty operations a feature for each super-tile.
         """
@@ -68,7 +69,19 @@ class ExactAttentionState(attention_exact.ExactAttentionState):
             mask, bias, scale, causal, "lower_right", window, softcap, None, alibi_slopes, 0.0, 0, None, None,
             seqlens_k, None, k_scale, v_scale, origin, layout,
         )  # fmt: skip
-        return cls._wrap(sums_of(described(q, k, v, options), isa=isa, threads=threads))
+        call = described(q, k, v, options)
+        check(call, isa)
+        return cls._wrap(sums_of(call, isa=isa, threads=threads))
+
+
+def check(call: Call, isa: str | None) -> None:
+    """Raises ValueError for keys that begin within a super-tile, RuntimeError where this process does not
+    compute as order="any" assumes."""
+    origin = call.problem.origin
+    if origin is not None and origin[3] % TILE:
+        would = f"a multiple of {TILE}, the keys of a super-tile, would do"
+        raise ValueError(f"origin begins at key {origin[3]} with order='any': {would}")
+    cpu_exact.self_test(isa)
 
 
 def sums_of(call: Call, *, isa: str | None, threads: int | None) -> Sums:
