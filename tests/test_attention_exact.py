@@ -193,6 +193,54 @@ def test_merges_of_the_law_are_associative_and_commutative_in_bits(form: law.For
         assert len(found) == 1
 
 
+class Numbers:
+    """Those of native/tests/attention_sums_test.cpp."""
+
+    def __init__(self) -> None:
+        self.state = 88172645463325252
+
+    def next(self) -> int:
+        for shift in (13, -7, 17):
+            moved = self.state << shift if shift > 0 else self.state >> -shift
+            self.state = (self.state ^ moved) & (2**64 - 1)
+        return self.state
+
+    def uniform(self) -> float:
+        return (self.next() >> 11) * 2.0**-53
+
+    def part(self, row: int, form: law.Format) -> law.Sums:
+        kind = self.next() % 12
+        spread = (self.uniform() - 0.5) * (2000 if kind == 2 else 60)
+        pivot = {0: -INF, 1: 3.0 if row % 3 else 1e10}.get(kind, float(form.dtype.type(spread)))
+        weight = 0.0 if kind == 0 else 1 + 500 * self.uniform()
+        o = np.zeros(37, form.dtype)
+        for i in range(37):
+            size = 2.0 ** (self.next() % 120 - 60)
+            o[i] = (self.uniform() - 0.5) * size
+            odd = self.next() % 400
+            o[i] = INF if odd == 0 else 0 if odd % 50 == 1 or kind == 0 else o[i]
+        return law.partial(np.float64(pivot)[None], np.float64(weight)[None], o[None], form)
+
+
+@pytest.mark.parametrize(
+    ("form", "digest"), [(law.FLOAT32, 0x717D8F0726AA4483), (law.FLOAT64, 0x0030CB324F533863)]
+)
+def test_the_law_has_the_digest_that_every_machine_must_meet(form: law.Format, digest: int) -> None:
+    numbers, found = Numbers(), 1469598103934665603
+    for row in range(40):
+        total = law.identity((1,), 37, form)
+        for _ in range(30):
+            total = law.merge(total, numbers.part(row, form))
+        level, bins, a, odd = total
+        with np.errstate(over="ignore"):
+            o, lse = law.read(total)
+            results = o.astype(form.dtype), lse
+        for array in (level, bins, np.swapaxes(a, -1, -2), odd, *results):
+            for byte in array.tobytes():
+                found = ((found ^ byte) * 1099511628211) % 2**64
+    assert found == digest, f"{found:#x}"
+
+
 @pytest.mark.parametrize("form", law.FORMATS.values(), ids=lambda form: form.name)
 def test_sums_are_within_the_bound_of_the_law(form: law.Format) -> None:
     n, rows, dv = 40, 200, 5
