@@ -70,8 +70,8 @@ class Format:
     slices: int
 
 
-FLOAT32: Final = Format("attention-32x2/1", 33, np.dtype(np.float32), 2)
-FLOAT64: Final = Format("attention-32x3/1", 65, np.dtype(np.float64), 3)
+FLOAT32: Final = Format("attention-32x2/1", 34, np.dtype(np.float32), 2)
+FLOAT64: Final = Format("attention-32x3/1", 66, np.dtype(np.float64), 3)
 FORMATS: Final = {form.dtype: form for form in (FLOAT32, FLOAT64)}
 
 
