@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         attention_double_backward,
         attention_jvp,
     )
+    from .frontends.exact_attention import ExactAttentionState
     from .frontends.linear_losses import (
         LinearGradients,
         LinearLossAndGradients,
@@ -65,6 +66,7 @@ __all__ = [
     "AttentionGradients",
     "AttentionState",
     "AttentionTangents",
+    "ExactAttentionState",
     "ExactLossState",
     "ExactSampleState",
     "ExactState",
@@ -122,6 +124,7 @@ _HOMES = {
     **dict.fromkeys(("Sample", "sample"), ".frontends.sampling"),
     "SampleState": ".sample_state",
     "AttentionState": ".attention_state",
+    "ExactAttentionState": ".frontends.exact_attention",
     **dict.fromkeys(
         (
             "Attention",
