@@ -1,7 +1,7 @@
 """Families of tests of which a sample runs, since the whole suite has to end within minutes.
 
 Each case of these traces and compiles programs of its own for seconds, and cases of a family go through the
-same code with other options. `make test THOROUGH=1` runs all of them.
+same code with other options, or with more of the same numbers. `make test THOROUGH=1` runs all of them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from typing import Final
 
 #: "file::function" -> of how many cases, in their order, the first one runs.
 EVERY: Final = {
+    "test_exact_law.py::test_a_million_elements_in_any_parts": 3,
+    "test_exact_law.py::test_all_permutations_and_trees_of_7_elements": 5,
+    "test_exact_terms.py::test_float32_terms_are_within_delta_for_every_f": 64,
     "test_jax_attention.py::test_forward_mode_is_the_transpose_of_reverse_mode": 3,
     "test_jax_attention.py::test_gradients_are_those_of_the_numpy_face": 2,
     "test_jax_attention.py::test_output_and_lse_are_those_of_the_numpy_face": 3,
