@@ -298,7 +298,9 @@ def test_equal_elements_divide_evenly(form: Format) -> None:
             y = exact.value(row, m[:, None], a[:, None], form)
             # n times a term is a double's in float32; of float64 it may have to be rounded.
             loose = 0 if form.kind == 32 or n & (n - 1) == 0 else 1
-            np.testing.assert_array_max_ulp(y, form.dtype.type(1) / form.dtype.type(n), loose)
+            np.testing.assert_array_max_ulp(
+                y, np.full_like(y, form.dtype.type(1) / form.dtype.type(n)), loose
+            )
             lse = float(exact.lse(m, a, form)[0])
             assert abs(lse - (x + math.log(n))) <= np.spacing(form.dtype.type(abs(x) + math.log(n)))
 

@@ -123,7 +123,7 @@ def test_float32_terms_are_within_delta_for_every_f(phase: int) -> None:
             worst = max(worst, float((off + of_f).max()))
     assert polynomial(np.array([2.0**-27]), FLOAT32)[0] == 1
     # Second-order parts and exp2's own error are far below a tenth of it.
-    assert 7.4e-8 < worst < 7.6e-8
+    assert 7.4e-8 < worst < 7.7e-8
     assert law_of(FLOAT32).delta == pytest.approx(9e-8)
 
 
@@ -159,7 +159,7 @@ def test_terms_of_any_size_are_within_delta_of_powers_of_their_base(form: Format
     x = spread(form, far)
     assert (np.abs(x) >= form.far).any() == far
     p, n = exact.terms(x, form)
-    assert p.min() >= 0.70 < 1.42 > p.max()
+    assert p.min() > 0.69 < 1.44 > p.max()
     law, worst = law_of(form), 0.0
     delta = law.delta_far if far else law.delta
     with mpmath.workprec(300):

@@ -118,13 +118,13 @@ def error_bound(
     about 30 float64 arrays of x's size (of the values' size, with values).
     """
     if order == "any":
-        refused = {"algorithm": algorithm, "block": block, "depth": depth, "exp_error": exp_error}
-        refused |= {"log_error": log_error, "exp_format": exp_format, "values": values}
-        refused |= {} if exact_top else {"exact_top": exact_top}
+        refused: dict[str, object] = {"algorithm": algorithm, "block": block, "depth": depth}
+        refused |= {"exp_error": exp_error, "log_error": log_error, "exp_format": exp_format}
+        refused |= {"values": values, "exact_top": None if exact_top else exact_top}
         plan = _plan_any(x, format, out_format, refused)
     else:
         plan = _plan(
-            *_both(order, algorithm, format),
+            _named(order, algorithm), format,
             block, depth, exp_error, log_error, exp_format, out_format, flush, exact_top,
         )  # fmt: skip
     rows = _real(x, "x")
@@ -135,12 +135,12 @@ def error_bound(
         return _bound(rows, v, plan)
 
 
-def _both(order: str, algorithm: str | None, format: DTypeLike | None) -> tuple[str, DTypeLike]:
+def _named(order: str, algorithm: str | None) -> str:
     if order not in ORDERS:
         raise ValueError(f"order: {order!r} is unknown: one of {', '.join(ORDERS)} would do")
     if algorithm is None:
         raise ValueError(f"algorithm: none is given: one of {', '.join(ALGORITHMS)} would do")
-    return algorithm, format
+    return algorithm
 
 
 def _plan_any(
@@ -162,7 +162,7 @@ def _plan_any(
 
 def _plan(
     algorithm: str,
-    format: DTypeLike,
+    format: DTypeLike | None,
     block: int | None,
     depth: int | None,
     exp_error: float | None,
