@@ -45,6 +45,7 @@ examples: $(VENV)/.package $(VENV)/.extra-examples ## a real model, a paged cach
 	$(BIN)/python examples/torch_train.py $(if $(QUICK),--steps 4)
 	$(BIN)/python examples/jax_attention.py $(if $(QUICK),--steps 4)
 	$(BIN)/python examples/transformers_minilm.py
+	$(BIN)/python examples/shards.py $(if $(QUICK),--cols 4096)
 
 exhaustive: $(EXHAUSTIVE) ## every pair of 16-bit values: exp, softmax, log-sum-exp, merge (ALL=1: every kernel, QUICK=1: every 127th)
 	$(EXHAUSTIVE) --threads $(THREADS) $(if $(ALL),,--only $(EXHAUSTIVE_CHECKS)) $(if $(QUICK),--stride 127)

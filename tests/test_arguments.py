@@ -33,7 +33,7 @@ COMMON = [
     ("default axis by name, and dim", {"axis": -1, "dim": 0}, ValueError, "axis=-1 and dim=0"),
     ("dim past the rank", {"dim": 2}, ValueError, "dim=2"),
     ("dim a string", {"dim": "0"}, TypeError, "dim='0'"),
-    ("order not built", {"order": "any"}, ValueError, "order='any'.*'row'"),
+    ("order not built", {"order": "tree"}, ValueError, "order='tree'.*'row'"),
     ("order unknown", {"order": "column"}, ValueError, "order='column'.*'row'"),
     ("order no string", {"order": 1}, TypeError, "order=1"),
     ("algorithm unknown", {"algorithm": "fastest"}, ValueError, "algorithm.*fastest.*online"),
@@ -103,7 +103,7 @@ TOPK = [
     ("axis None", {"k": 1, "axis": None}, TypeError, "axis=None"),
     ("axis out of range", {"k": 1, "axis": 2}, ValueError, "axis=2"),
     ("axis and dim", {"k": 1, "axis": 0, "dim": 0}, ValueError, "axis=0 and dim=0"),
-    ("order", {"k": 1, "order": "any"}, ValueError, "order='any'"),
+    ("order", {"k": 1, "order": "tree"}, ValueError, "order='tree'"),
     ("isa", {"k": 1, "isa": "mmx"}, ValueError, "isa.*mmx"),
     ("threads", {"k": 1, "threads": 0}, ValueError, "threads"),
 ]

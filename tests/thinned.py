@@ -1,7 +1,8 @@
 """Families of tests of which a sample runs, since the whole suite has to end within minutes.
 
-Each case of these traces and compiles programs of its own for seconds, and cases of a family go through the
-same code with other options, or with more of the same numbers. `make test THOROUGH=1` runs all of them.
+Each case of these traces and compiles programs of its own for seconds, or goes through 2**31 elements, and
+cases of a family go through the same code with other options or more of the same numbers. `make test
+THOROUGH=1` runs all of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ EVERY: Final = {
     "test_exact_law.py::test_a_million_elements_in_any_parts": 3,
     "test_exact_law.py::test_all_permutations_and_trees_of_7_elements": 5,
     "test_exact_terms.py::test_float32_terms_are_within_delta_for_every_f": 64,
+    "test_gpu_compiled.py::test_every_kernel_is_there": 2,
+    "test_gpu_compiled.py::test_nothing_spills": 2,
+    "test_gpu_compiled.py::test_results_are_written_16_bytes_a_thread": 2,
+    "test_gpu_compiled.py::test_tensors_are_read_16_bytes_a_thread": 2,
     "test_jax_attention.py::test_forward_mode_is_the_transpose_of_reverse_mode": 3,
     "test_jax_attention.py::test_gradients_are_those_of_the_numpy_face": 2,
     "test_jax_attention.py::test_output_and_lse_are_those_of_the_numpy_face": 3,
@@ -29,6 +34,7 @@ EVERY: Final = {
     "test_jax_scans.py::test_vmap_and_jit_change_nothing": 2,
     "test_jax_settings.py::test_operands_of_different_ranks_are_the_library_s_own_affair": 3,
     "test_jax_settings.py::test_operations_run_where_jit_is_disabled": 3,
+    "test_large.py::test_one_broadcast_row": 2,
     "test_torch_attention_derivatives.py::test_opcheck": 4,
     "test_torch_attention_derivatives.py::test_orders_of_torch_func": 3,
     "test_torch_attention_derivatives.py::test_second_derivatives": 3,

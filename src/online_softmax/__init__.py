@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         cross_entropy_backward,
         cross_entropy_with_gradient,
     )
-    from .frontends.numpy import SoftmaxState, TopK, log_softmax, logsumexp, softmax, softmax_topk
+    from .frontends.numpy import ExactState, SoftmaxState, TopK, log_softmax, logsumexp, softmax, softmax_topk
     from .frontends.sampling import Sample, sample
     from .frontends.scans import (
         PairGradients,
@@ -63,6 +63,7 @@ __all__ = [
     "AttentionGradients",
     "AttentionState",
     "AttentionTangents",
+    "ExactState",
     "LinearGradients",
     "LinearLossAndGradients",
     "Loss",

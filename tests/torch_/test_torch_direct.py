@@ -193,3 +193,39 @@ def test_a_core_without_small_calls_gives_the_same() -> None:
     finally:
         _core.set_default_isa(online_softmax.cpu.default_isa())
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+# --- a backward that is compiled by itself
+
+_TARGETS = torch.tensor([0, 3, -100, 2])
+BACKWARDS = {
+    "attention": lambda x, w: ost.attention(*(t[None, None] for t in (x, x, w))).square().sum(),
+    "attention with its sums": lambda x, w: sum(
+        t.square().sum() for t in ost.attention(*(t[None, None] for t in (x, w, w)), return_lse=True)
+    ),
+    "softmax": lambda x, w: ost.softmax(x @ w.T).square().sum(),
+    "cross_entropy": lambda x, w: ost.cross_entropy(x @ w.T, _TARGETS),
+    "losses of rows": lambda x, w: ost.cross_entropy(x @ w.T, _TARGETS, reduction="none").square().sum(),
+    "linear_cross_entropy": lambda x, w: ost.linear_cross_entropy(x, w, _TARGETS),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)  # its own
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_compiled_autograd_takes_the_backward_whole(name: str) -> None:
+    """The forward was a plain call, whose graph torch.compile then traces."""
+    compiled_autograd = pytest.importorskip(
+        "torch._dynamo.compiled_autograd", reason="this PyTorch compiles no backward by itself"
+    )
+    torch.manual_seed(0)
+    x, w = (torch.randn(4, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    call = BACKWARDS[name]
+    right = torch.autograd.grad(call(x, w), (x, w))
+    torch._dynamo.reset()
+    loss = call(x, w)
+    with compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
+        loss.backward()
+    for made, expected in zip((x.grad, w.grad), right, strict=True):
+        torch.testing.assert_close(made, expected, rtol=0, atol=1e-15)  # sums of a few numbers below 1

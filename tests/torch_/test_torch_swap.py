@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402  (torch may be missing)
 from torch.nn import functional  # noqa: E402
 
 import online_softmax.torch as ost  # noqa: E402
-from online_softmax.frontends.torch import swap_functions  # noqa: E402
+from online_softmax.frontends.torch import swap, swap_functions  # noqa: E402
 from online_softmax.frontends.torch.swap_functions import NAMES  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
@@ -356,6 +356,84 @@ def test_in_threads_that_overlap() -> None:
     for thread in threads:
         thread.join()
     assert not failures
+    assert ost.enabled() == ()
+
+
+def test_no_thread_takes_back_what_another_said() -> None:
+    """`enable(name)` says it for good, until it is entered: another thread may be between the two."""
+    before = sys.getswitchinterval()
+
+    def work() -> None:
+        for _ in range(1000):
+            with ost.enable("softmax"):
+                pass
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert ost.enabled() == ()
+
+
+def test_words_said_in_between_are_taken_back_one_by_one() -> None:
+    first, second = ost.enable("softmax"), ost.enable("softmax")
+    with first:
+        assert ost.enabled("softmax")
+    assert ost.enabled("softmax")  # by the second
+    with second:
+        assert ost.enabled("softmax")
+    assert not ost.enabled("softmax")
+    for _ in range(5):
+        ost.enable("softmax")
+    assert len(swap._said["softmax"]) <= 2  # of what cannot be taken back, the last word
+    ost.disable("softmax")
+
+
+@pytest.mark.parametrize("at", range(1, 60, 2))
+def test_an_interrupt_anywhere_leaves_nothing_on(at: int) -> None:
+    """KeyboardInterrupt between any two lines of what enters and leaves a context."""
+    watched = {"_unsay", "_leave", "_settle", "_next", "_counting", "_install"}
+    count = 0
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        nonlocal count
+        inside = frame.f_code.co_name in watched and frame.f_globals.get("__name__") == swap.__name__
+        if not inside:
+            return trace if event == "call" else None
+        if event == "line":
+            count += 1
+            if count == at:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    interrupted = False
+    try:
+        sys.settrace(trace)
+        with ost.enable():
+            pass
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        sys.settrace(before)
+    assert interrupted == (count >= at)
+    assert ost.enabled() == ()
+    assert not swap._entered
+    with ost.enable():
+        assert ost.enabled() == NAMES
+
+
+def test_a_context_is_left_that_was_not_entered() -> None:
+    context = ost.enable("softmax")
+    with pytest.raises(RuntimeError, match=r"enable\('softmax'\) is left but was not entered"):
+        context.__exit__(None, None, None)
+    with context:
+        assert ost.enabled("softmax")
     assert ost.enabled() == ()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from transformers import masking_utils
 
 from online_softmax.frontends.transformers import attention as ours
@@ -200,6 +201,43 @@ def test_a_mask_is_the_tensor_that_sdpa_would_get(
         assert made.shape == right.shape
         assert torch.equal(made & True, right)
     assert masks.mask(**given, allow_is_causal_skip=False).dtype == torch.bool
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_model_that_does_not_take_sdpa_gets_the_masks_of_eager(
+    name: str, places: tuple[int, int, int, int], padded: bool
+) -> None:
+    """Additive, and never None where it is causal: it may work on its mask."""
+    queries, keys, q_offset, kv_offset = places
+    function, size = FUNCTIONS[name]
+    causal = not name.endswith("both ways")
+    padding = None
+    if padded:
+        padding = torch.ones(2, min(keys + kv_offset, q_offset + queries), dtype=torch.bool)
+        padding[0, kv_offset] = False
+    config = transformers.DeepseekV4Config
+    assert not transformers.DeepseekV4Model._supports_sdpa
+    given = {
+        "batch_size": 2, "q_length": queries, "kv_length": keys, "q_offset": q_offset, "kv_offset": kv_offset,
+        "mask_function": function, "attention_mask": padding, "local_size": size, "dtype": torch.float64,
+        "allow_is_causal_skip": causal, "allow_is_bidirectional_skip": not causal,
+    }  # fmt: skip
+    right = M.eager_mask(**given)
+    for kind in (config, type("Own", (config,), {})):  # and what is derived from it
+        made = masks.mask(**given, config=object.__new__(kind))
+        if right is None or made is None:
+            assert made is right or name == "window both ways"  # one that hides nothing
+            continue
+        assert (made.shape, made.dtype) == (right.shape, right.dtype)
+        q, k, v = operands(queries, keys)
+        layer = Layer()
+        layer.is_causal = False  # what it says of itself does not count
+        seen = (right == 0).any(-1, keepdim=True)
+        want = formula(q, k, v, right) * seen.transpose(1, 2)
+        close(ours.forward(layer, q, k, v, made)[0] * seen.transpose(1, 2), want)
+        assert torch.equal(torch.cat([made, made], -1), torch.cat([right, right], -1))
 
 
 def test_a_rule_that_is_touched_becomes_a_tensor() -> None:

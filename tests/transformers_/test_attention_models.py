@@ -193,6 +193,45 @@ def test_packed_sequences_do_not_see_each_other() -> None:
         assert (made - right).abs().max() <= TIGHT * right.abs().max()
 
 
+@pytest.mark.parametrize("side", ["none", "left"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        # Its layers do not say that they are causal.
+        t.BigBirdPegasusConfig(
+            vocab_size=61, d_model=32, encoder_layers=1, decoder_layers=2, decoder_attention_heads=4,
+            encoder_attention_heads=4, decoder_ffn_dim=48, encoder_ffn_dim=48, max_position_embeddings=64,
+            dropout=0.0, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        ),
+        # Its layers append the places of compressed keys to their mask.
+        t.DeepseekV4Config(
+            **tiny._COMMON, head_dim=8, num_key_value_heads=1, qk_rope_head_dim=8, q_lora_rank=8,
+            moe_intermediate_size=16, n_routed_experts=4, num_experts_per_tok=2, sliding_window=4,
+            layer_types=["heavily_compressed_attention", "compressed_sparse_attention"], index_topk=4,
+            index_n_heads=2, index_head_dim=16, max_position_embeddings=64,
+        ),
+    ],
+    ids=["bigbird_pegasus", "deepseek_v4"],
+)  # fmt: skip
+def test_models_that_do_not_take_sdpa(config: Any, side: str) -> None:
+    torch.manual_seed(5)
+    model = t.AutoModelForCausalLM.from_config(config, attn_implementation="eager").double().eval()
+    if model._can_set_experts_implementation():  # products of experts by groups know no float64
+        model.set_experts_implementation("eager")
+    assert not model._supports_sdpa
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.3)
+    given = {"input_ids": tiny.tokens(), "attention_mask": tiny.padding(side), "use_cache": False}
+    made = {}
+    for name in ("eager", "online_softmax"):
+        model.set_attn_implementation(name)
+        with torch.no_grad():
+            made[name] = run_forward(model, given)
+    # Norms and rotations are in float32 within: what goes in there rounds alike or apart by 2^-24.
+    assert (made["eager"] - made["online_softmax"]).abs().max() <= 2.0**-18 * made["eager"].abs().max()
+
+
 def test_what_a_layer_hands_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Key heads as they are, rules in place of masks."""
     seen: list[tuple[Any, Any]] = []

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
+import io
 import os
 import re
 import subprocess
 import sys
+import types
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny_models as tiny
 import torch
@@ -108,7 +112,11 @@ with linear_loss(model):
     assert model(**given).logits is None
 """
     here = os.path.dirname(__file__)
-    done = subprocess.run([sys.executable, "-c", code, read], cwd=here, capture_output=True, text=True)
+    # As pytest has them, whatever PYTHONPATH is relative to.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, read], cwd=here, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -194,6 +202,9 @@ def deferred() -> Logits:
     return Logits(hidden.reshape(2, 3, 4), weight, None, torch.float64)
 
 
+_CLASSES = torch.linspace(-1, 1, 5, dtype=torch.float64)
+
+
 @pytest.mark.parametrize(
     ("use", "what"),
     [
@@ -201,7 +212,20 @@ def deferred() -> Logits:
         (lambda z: z * torch.ones(5), "multiplication by a tensor"), (lambda z: z.view(-1, 15), "reshape"),
         (lambda z: z.flatten(), "flatten"), (lambda z: z.tanh().tanh(), "a second tanh"),
         (lambda z: torch.softmax(z, -1), "softmax"), (lambda z: z.argmax(-1), "argmax"),
-        (lambda z: z.to("meta"), "to('meta')"),
+        (lambda z: z.to("meta"), "to('meta')"), (lambda z: z == z, "eq"), (lambda z: z != 0, "ne"),
+        (lambda z: bool(z), "truth"), (lambda z: -z, "neg"), (lambda z: 2 / z, "rtruediv"),
+        (lambda z: z ** 2, "pow"), (lambda z: z.__setitem__(0, 1), "setitem"), (lambda z: z in [1], "eq"),
+        (lambda z: z * z, "multiplication by a Logits"), (lambda z: z / np.ones(5), "division by a ndarray"),
+        (lambda z: np.asarray(z), "array"), (lambda z: z @ z, "matmul"), (lambda z: z.mul_(2), "mul_"),
+        (lambda z: torch.div(z, 2, rounding_mode="floor"), "division of this form"),
+        (lambda z: z.view(-1), "reshape"), (lambda z: z.view(2, -1), "reshape"),
+        (lambda z: z[..., None], "indexing"),
+        (lambda z: z[torch.ones(2, 3, 5).bool()], "indexing"), (lambda z: z[0, :, [1, 2]], "indexing"),
+        (lambda z: z + torch.ones(2, 3, 5), "a sum"), (lambda z: z + torch.ones(5), "a sum"),
+        (lambda z: torch.add(z, _CLASSES, alpha=2), "a sum with alpha"),
+        (lambda z: z.tanh() + _CLASSES, "a sum"),
+        (lambda z: cross_entropy(0 * z[0], torch.zeros(3).long()), "0.0 times logits"),
+        (lambda z: cross_entropy(z[0] * -1, torch.zeros(3).long()), "-1.0 times logits"),
         (lambda z: cross_entropy(z, torch.zeros(2, 5).long()), "cross_entropy of this form"),
         (lambda z: cross_entropy(-1 * z[0].tanh(), torch.zeros(3).long()), "-1.0 * tanh"),
     ],
@@ -211,8 +235,16 @@ def test_what_else_is_asked_of_logits(use: Any, what: str) -> None:
         use(deferred())
 
 
-@pytest.mark.parametrize("scores", [lambda z: z, lambda z: 0.3 * z, lambda z: 2.0 * torch.tanh(z / 2.0),
-                                    lambda z: 3.0 * torch.tanh(z / 2.0)])  # fmt: skip
+@pytest.mark.parametrize(
+    "scores",
+    [
+        lambda z: z, lambda z: 0.3 * z, lambda z: 2.0 * torch.tanh(z / 2.0),
+        lambda z: 3.0 * torch.tanh(z / 2.0),
+        lambda z: z + _CLASSES, lambda z: _CLASSES[None, None] + z, lambda z: (z * 2 - _CLASSES) * 0.3,
+        lambda z: torch.tanh((z + _CLASSES) / 2.0), lambda z: torch.add(0.5 * z, _CLASSES),
+        lambda z: torch.mul(torch.tensor(0.3), z), lambda z: torch.tensor(3) * z, lambda z: torch.div(z, 2),
+    ],
+)  # fmt: skip
 def test_what_logits_go_through_is_what_the_loss_takes(scores: Any) -> None:
     z = deferred()
     targets = torch.tensor([0, 4, -100, 2])
@@ -221,6 +253,29 @@ def test_what_logits_go_through_is_what_the_loss_takes(scores: Any) -> None:
     right = cross_entropy(scores(z.hidden @ z.weight.T)[:, 1:].reshape(-1, 5), targets, **options)
     made = cross_entropy(scores(z)[:, 1:].reshape(-1, 5), targets, **options)
     assert made.item() == pytest.approx(right.item(), rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        (0,), (slice(None), slice(1, None)), (..., slice(None)), (0, ..., slice(None)), (slice(None), 1),
+        (None,),
+        (None, slice(None), slice(None), slice(None)), (slice(None), None), (torch.tensor([1, 0]),),
+        (torch.tensor([1, 0]), torch.tensor([2, 2])), (torch.tensor([[1, 0]]),),
+        ([1], slice(None), slice(None)), (1, ...), (slice(None), slice(None), ...),
+        (torch.tensor([[True, False, True], [False, False, True]]),),
+        (np.array([[True, False, True], [False, False, True]]), slice(None)), (..., None, slice(None)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_tokens_are_taken_as_of_a_tensor(index: Any) -> None:
+    z = deferred()
+    right = (z.hidden @ z.weight.T)[index]
+    made = z[index]
+    assert made.shape == right.shape
+    torch.testing.assert_close(made.hidden @ z.weight.T, right)
+    assert len(made) == len(right)
+    assert [row.shape for row in z] == [(3, 5), (3, 5)]
 
 
 def test_the_memory_that_is_saved(fresh_python: Any) -> None:
@@ -281,3 +336,120 @@ def test_compiled_whole() -> None:
     assert found.logits is None
     assert found.loss.item() == pytest.approx(right.item(), rel=2.0**-20)
     assert model.lm_head.weight.grad.abs().max() > 0
+
+
+# --- copies, several at once, what torch.compile has made ---------------------------------------------------
+
+
+@pytest.mark.parametrize("patched", [False, True])
+def test_a_copy_made_meanwhile_has_weights_of_its_own(patched: bool) -> None:
+    model, given = tiny.build("llama", num_hidden_layers=1), tiny.inputs("llama")
+    if patched:  # by another library, on the instance
+        model.forward = types.MethodType(type(model).forward, model)
+    with linear_loss(model), linear_loss(model):
+        signature = inspect.signature(model.forward)
+        copied = copy.deepcopy(model)
+        if not patched:
+            stored = io.BytesIO()
+            torch.save(model, stored)
+            stored.seek(0)
+    copies = [copied, copy.deepcopy(copied)] + ([] if patched else [torch.load(stored, weights_only=False)])
+    right = model(**given)
+    for other in copies:
+        same = other(**given)
+        assert torch.equal(same.logits, right.logits)
+        assert inspect.signature(other.forward) == signature == inspect.signature(model.forward)
+        with torch.no_grad():
+            other.lm_head.weight.mul_(2)
+        assert torch.equal(other(**given).logits, 2 * right.logits)
+        with linear_loss(other):
+            made = other(**given)
+        assert made.logits is None
+        assert made.loss.item() == pytest.approx(cross_loss(2 * right.logits, given["labels"]), rel=1e-6)
+
+
+def cross_loss(logits: Any, labels: Any) -> Any:
+    return cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()).item()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (1, 2, 0)])
+def test_several_are_removed_in_any_order(order: tuple[int, ...]) -> None:
+    model, given = tiny.build("llama", num_hidden_layers=1), tiny.inputs("llama")
+    right = model(**given)
+    hooks = [linear_loss(model) for _ in range(3)]
+    for n in order:
+        made = model(**given)
+        assert made.logits is None
+        assert made.loss.item() == pytest.approx(right.loss.item(), rel=1e-6)
+        hooks[n].remove()
+    assert torch.equal(model(**given).logits, right.logits)
+    assert "forward" not in vars(model)
+    assert "forward" not in vars(model.lm_head)
+    assert vars(model).keys() == vars(tiny.build("llama", num_hidden_layers=1)).keys()
+
+
+def test_the_head_is_called_as_before() -> None:
+    model = tiny.build("llama", num_hidden_layers=1)
+    x = torch.randn(2, 32, dtype=torch.float64)
+    right = model.lm_head(x)
+    with linear_loss(model):
+        assert torch.equal(model.lm_head(input=x), right)
+        assert inspect.signature(model.lm_head.forward) == inspect.signature(torch.nn.Linear(1, 1).forward)
+
+
+def test_a_model_that_is_compiled_already() -> None:
+    model, given = tiny.build("llama", dtype=torch.float32, num_hidden_layers=1), tiny.inputs("llama")
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager")
+    right = compiled(**given)
+    with linear_loss(compiled):
+        made = compiled(**given)
+    assert made.logits is None
+    assert made.loss.item() == pytest.approx(right.loss.item(), rel=2.0**-20)
+    assert torch.equal(compiled(**given).logits, right.logits)
+
+
+def test_a_model_that_is_exported() -> None:
+    model, given = tiny.build("llama", dtype=torch.float32, num_hidden_layers=1), tiny.inputs("llama")
+    given = {**{k: v for k, v in given.items() if v is not None}, "use_cache": False}
+    with linear_loss(model):
+        exported = torch.export.export(model, (), given)
+    made = exported.module()(**given)
+    assert made.logits is None
+    assert made.loss.item() == pytest.approx(model(**given).loss.item(), rel=2.0**-20)
+
+
+# --- a bias of classes that is added after the head ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("auto", "config"),
+    [
+        ("AutoModelForSeq2SeqLM", t.BartConfig(
+            vocab_size=tiny.VOCABULARY, d_model=32, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=48,
+            decoder_ffn_dim=48, encoder_attention_heads=4, decoder_attention_heads=4, dropout=0.0,
+            max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        )),
+        ("AutoModelForMaskedLM", t.EsmConfig(**{**tiny._BERT, "mask_token_id": 3})),
+    ],
+    ids=["bart", "esm"],
+)  # fmt: skip
+def test_a_bias_beside_the_head(auto: str, config: Any) -> None:
+    """A buffer of BART's, a parameter of ESM's."""
+    torch.manual_seed(5)
+    model = getattr(t, auto).from_config(config).double().eval()
+    bias = getattr(model, "final_logits_bias", None)
+    bias = model.lm_head.bias if bias is None else bias
+    with torch.no_grad():
+        bias.normal_()
+    given = tiny.inputs("bert", "right")
+    right, gradients, logits = step(model, given)
+    with linear_loss(model):
+        made, ours, nothing = step(model, given)
+    assert nothing is None
+    assert made.item() == pytest.approx(right.item(), rel=1e-14)
+    assert ours.keys() == gradients.keys()
+    assert bias.grad is None or bias.grad.abs().max() > 0
+    largest = max(g.abs().max() for g in gradients.values())
+    for name, gradient in gradients.items():
+        assert (ours[name] - gradient).abs().max() <= 1e-13 * max(1, logits.abs().max()) * largest, name

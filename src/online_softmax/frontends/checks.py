@@ -27,8 +27,8 @@ SERVED: Final = (FLOAT64, FLOAT32, np.dtype(np.float16), np.dtype(ml_dtypes.bflo
 CONVERTED: Final = (np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2))
 _BY_NAME: Final = {dtype.name: dtype for dtype in SERVED + CONVERTED}
 _NAMES: Final = ", ".join(_BY_NAME)
-#: The only order of combination built so far.
-ORDERS: Final = ("row",)
+#: Orders of combination: what the bits of a row depend on.
+ORDERS: Final = ("row", "any")
 #: Steps allowed to the exact overlap test before the answer counts as "they overlap".
 _OVERLAP_WORK: Final = 100_000
 
@@ -273,14 +273,24 @@ def _overlaps_itself(a: Array) -> bool:
     return False
 
 
-def order(value: Any) -> None:
-    """Refuses an order of combination that is not built."""
+def order(value: Any, built: tuple[str, ...] = ORDERS) -> bool:
+    """Whether an order of combination is "any". Refuses one that is not built."""
     if not isinstance(value, str):
         raise TypeError(
-            f"order={value!r} is a {type(value).__name__}: {', '.join(map(repr, ORDERS))} would do"
+            f"order={value!r} is a {type(value).__name__}: {', '.join(map(repr, built))} would do"
         )
-    if value not in ORDERS:
-        raise ValueError(f"order={value!r} is not built: {', '.join(map(repr, ORDERS))} would do")
+    if value not in built:
+        raise ValueError(f"order={value!r} is not built: {', '.join(map(repr, built))} would do")
+    return value == "any"
+
+
+def any_order(algorithm: Any, precision: Any = "exact") -> None:
+    """Refuses, for order="any", what would make other bits; the schedules that do not are left to it."""
+    if algorithm not in ("auto", "cached", "online"):
+        would = "'auto', 'cached' or 'online', whose bits are the same, would do"
+        raise ValueError(f"algorithm={algorithm!r} with order='any': {would}")
+    if precision != "exact":
+        raise ValueError(f"precision={precision!r} with order='any': 'exact' would do")
 
 
 def flag(value: Any, name: str) -> bool:

@@ -12,6 +12,10 @@ axis, dim
     default is the last axis, as in PyTorch and JAX; SciPy's is None.
 order
     "row": a row's bits depend on the row, the format, the instruction set and the algorithm alone.
+    "any": they depend on the elements of the row alone, in whatever order or in how many parts they were
+    read, on how many threads, by which instruction set, device or build (docs/same_bits.md). `algorithm` is
+    then "auto", "cached" or "online", which give the same bits, and `precision` "exact". A probability below
+    2**-125 (float64: 2**-1021) is 0.
 algorithm, precision, isa, threads
     Force a choice that is otherwise made from the sizes and the machine; `online_softmax.info()` lists what
     there is. algorithm: "cached" (a row is read from memory once and its exponentials are kept), "online"
@@ -34,7 +38,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _core, cpu, state
+from .. import _core, cpu, cpu_exact, exact_state, state
 from . import arrays, checks
 from .checks import LAST_AXIS, Array
 
@@ -61,6 +65,24 @@ class SoftmaxState(state.SoftmaxState):
     @classmethod
     def _block_state(cls, x: Array, axes: tuple[int, ...], where: Array | None) -> tuple[Array, Array]:
         return cpu.state(checks.aligned(x), axes, where=where)
+
+
+class ExactState(exact_state.ExactState):
+    """`online_softmax.exact_state.ExactState` on the native core."""
+
+    @classmethod
+    def _block_state(cls, x: Array, axes: tuple[int, ...], where: Array | None) -> tuple[Array, Array]:
+        return cpu_exact.state(checks.aligned(x), axes, where=where)
+
+    @classmethod
+    def _joint(cls, a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+        return cpu_exact.merge(a, b)
+
+    @classmethod
+    def _normalized(cls, x: Array, pair: tuple[Array, Array], axes: tuple[int, ...], log: bool) -> Array:
+        out = np.empty(x.shape, x.dtype)
+        cpu_exact.normalize(checks.aligned(x), *pair, out, axes, log=log)
+        return out
 
 
 def softmax(
@@ -185,7 +207,7 @@ def logsumexp(
         })  # fmt: skip
         if other is not NotImplemented:
             return other
-    checks.order(order)
+    exact = checks.order(order)
     keepdims, return_sign = checks.flag(keepdims, "keepdims"), checks.flag(return_sign, "return_sign")
     given = checks.array(x, "x")
     target = checks.result_dtype(given.dtype, None)
@@ -195,9 +217,16 @@ def logsumexp(
     rows, reduced = values, over
     if not over:
         rows, keep, weights, reduced = _as_rows(values), _as_rows(keep), _as_rows(weights), (given.ndim,)
-    lse, sign = cpu.logsumexp(
-        rows, reduced, b=weights, where=keep, algorithm=algorithm, isa=isa, threads=threads
-    )
+    sign: Array | None = None
+    if exact:
+        checks.any_order(algorithm)
+        if weights is not None:
+            raise ValueError("b with order='any' is not built: b=None, or order='row', would do")
+        lse = cpu_exact.logsumexp(rows, reduced, where=keep, isa=isa, threads=threads)
+    else:
+        lse, sign = cpu.logsumexp(
+            rows, reduced, b=weights, where=keep, algorithm=algorithm, isa=isa, threads=threads
+        )
     if sign is not None and not return_sign:
         lse = np.where(sign < 0, np.nan, lse)
     if return_sign and sign is None:
@@ -226,13 +255,18 @@ def softmax_topk(
     Cost: one read of x, one exponential an element, and about log2(k) comparisons for each entry that is
     among the k largest so far: of rows in random order some k*log(n/k) are.
     """
-    checks.order(order)
+    exact = checks.order(order)
     given = checks.array(x, "x")
     target = checks.result_dtype(given.dtype, None)
     over = checks.single_axis(axis, dim, given.ndim)
     entries = checks.count(k, given.shape[over])
     values = checks.cast(given, checks.compute_dtype(target))
     top, indices, lse = cpu.topk(values, entries, over, isa=isa, threads=threads)
+    if exact:  # which entries they are no order changes
+        m, a = cpu_exact.state(values, (over,), isa=isa, threads=threads)
+        chosen = np.take_along_axis(values, indices, over)
+        cpu_exact.normalize(chosen, m, a, top, (over,), isa=isa, threads=threads)
+        lse = cpu_exact.lse(m, a)
     return TopK(checks.cast(top, target), indices, lse[()])
 
 
@@ -253,7 +287,7 @@ def _rows(
     choice: tuple[Any, ...],
 ) -> Array:
     """The general path of `softmax` and `log_softmax`."""
-    checks.order(order)
+    exact = checks.order(order)
     given = checks.array(x, "x")
     target = checks.result_dtype(given.dtype, dtype)
     over = checks.axes(axis, dim, given.ndim)
@@ -265,13 +299,18 @@ def _rows(
     direct = asked is not None and compute == target and asked.flags.aligned
     result = asked if asked is not None and direct else cpu.empty(given.shape, compute, like=values)
     algorithm, precision, isa, threads = choice
+    if exact:
+        checks.any_order(algorithm, precision)
     rows, written, reduced = values, result, over
     if not over:
         rows, written, keep, reduced = _as_rows(values), _as_rows(result), _as_rows(keep), (given.ndim,)
-    cpu.softmax(
-        rows, written, reduced, where=keep, log=log,
-        isa=isa, algorithm=algorithm, threads=threads, precision=precision,
-    )  # fmt: skip
+    if exact:
+        cpu_exact.softmax(rows, written, reduced, where=keep, log=log, isa=isa, threads=threads)
+    else:
+        cpu.softmax(
+            rows, written, reduced, where=keep, log=log,
+            isa=isa, algorithm=algorithm, threads=threads, precision=precision,
+        )  # fmt: skip
     if asked is None:
         return checks.cast(result, target)
     if not direct:

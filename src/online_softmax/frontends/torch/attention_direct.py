@@ -15,7 +15,6 @@ from .attention_options import Rest, rows_by_place, wide
 _forward: Final = _core.attention_tensors
 _backward: Final = _core.attention_gradient_tensors
 _threads: Final = torch.get_num_threads
-_is_compiling: Final = torch.compiler.is_compiling
 _is_grad_enabled: Final = torch.is_grad_enabled
 _is_autocast_enabled: Final = torch.is_autocast_enabled
 _PLAIN_TYPES: Final = mode.PLAIN_TYPES
@@ -126,8 +125,7 @@ def attention(q: Any, k: Any, v: Any, bias: Any, mask: Any, numbers: Numbers, wi
     """The output, or (output, lse), of a plain call where nothing traces, transforms or casts; None for all
     others. q and the rest may be anything."""
     if (
-        _is_compiling()
-        or type(q) not in _PLAIN_TYPES
+        type(q) not in _PLAIN_TYPES
         or type(k) not in _PLAIN_TYPES
         or type(v) not in _PLAIN_TYPES
         or not (bias is None or type(bias) in _PLAIN_TYPES)

@@ -22,7 +22,6 @@ _TENSORS: Final = "Tensor logits, Tensor targets, Tensor? weight, Tensor? row_we
 
 _PLAIN_TYPES: Final = mode.PLAIN_TYPES
 _plain: Final = mode.plain
-_is_compiling: Final = torch.compiler.is_compiling
 _is_grad_enabled: Final = torch.is_grad_enabled
 
 
@@ -281,7 +280,7 @@ _train_on: Final = super(torch.autograd.Function, _Training).apply
 def direct(logits: Any, targets: Any, ignore_index: int, reduction: int) -> Tensor | None:
     """The loss of class indices with no other options, where nothing traces or transforms the call; None for
     all else. logits and targets may be anything."""
-    if _is_compiling() or type(logits) not in _PLAIN_TYPES or type(targets) not in _PLAIN_TYPES:
+    if type(logits) not in _PLAIN_TYPES or type(targets) not in _PLAIN_TYPES:
         return None
     if not _plain() or logits.is_neg():
         return None

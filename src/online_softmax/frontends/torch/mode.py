@@ -44,10 +44,11 @@ _is_grad_enabled: Final = torch.is_grad_enabled
 
 
 def plain() -> bool:
-    """Whether nothing traces, transforms or watches calls: no torch.func, no mode, no forward-mode AD, no
-    torch.jit.trace."""
+    """Whether nothing traces, transforms or watches calls: no torch.compile (which may trace a backward
+    alone), no torch.func, no mode, no forward-mode AD, no torch.jit.trace."""
     return (
         _KNOWN
+        and not _is_compiling()
         and not _transforms()
         and not _dispatch_modes()
         and not _function_modes()
@@ -60,7 +61,7 @@ def plain() -> bool:
 def eager(x: Any) -> bool:
     """Whether x is a tensor like any other in a call that nothing traces or transforms. What autocast does to
     x, and whether it wants a gradient, is not asked."""
-    return not _is_compiling() and type(x) is _Tensor and plain() and not x.is_neg()
+    return type(x) is _Tensor and plain() and not x.is_neg()
 
 
 def on_cpu(args: tuple[Any, ...]) -> bool:
@@ -98,7 +99,7 @@ def plan() -> Any:
 
 def numbers_at_hand(t: torch.Tensor) -> bool:
     """Whether a branch on the tensor's values is possible: nothing traces or transforms it."""
-    return not torch.compiler.is_compiling() and plain() and on_cpu((t,))
+    return plain() and on_cpu((t,))
 
 
 def threads() -> int:

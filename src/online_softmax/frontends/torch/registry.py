@@ -24,7 +24,6 @@ _LIBRARY: Final = torch.library.Library(NAMESPACE, "DEF")
 _Args = tuple[Any, ...]
 #: Casts arguments for autocast to a format: (arguments, device type) -> arguments.
 Policy = Callable[[_Args, str], _Args]
-_is_compiling: Final = torch.compiler.is_compiling
 _plain: Final = mode.plain
 
 
@@ -120,7 +119,7 @@ class Op:
                 _LIBRARY.impl(self.name, self._autocast(device, key), key)
 
     def __call__(self, *args: Any) -> Any:
-        if not _is_compiling() and _plain():
+        if _plain():
             wants = mode.look(args)
             if wants is not None:
                 if self.policy is not None and torch.is_autocast_enabled("cpu"):

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from ... import _core, cpu
+from ... import _core, cpu, cpu_exact
 from .. import numpy as arrays
 from . import memory, mode
 
@@ -17,6 +17,7 @@ CODES: Final = {dtype: cpu.CODES[memory.NUMPY[dtype]] for dtype in (
     torch.float32, torch.float64, torch.float16, torch.bfloat16
 )}  # fmt: skip
 _MAP, _LOG, _LSE = 0, 1, 2
+_Kernel = Callable[[torch.Tensor, list[int], torch.Tensor | None], torch.Tensor]
 _core.use_tensors(torch.Tensor, torch.empty_like)
 #: Small calls by name: a result, or None where a tensor is not CPU memory, contiguous, of at most 16384
 #: elements and a format of the core's. They ask nothing else of it: `mode.eager` does.
@@ -106,38 +107,96 @@ def lse_rows(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> to
     return lse.to(x.dtype)
 
 
-def weights_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
+def _weights(softmax: _Kernel, x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
     """Softmax, 0 in rows that have nothing but -inf: the gradient of their log-sum-exp."""
     if where is None:
-        y = first = _map_cpu("softmax", x, dims, None)
+        y = first = softmax(x, dims, None)
         # A row is NaN throughout or not at all, so that its first element tells.
         for d in dims:
             first = first.narrow(d, 0, min(1, x.shape[d]))
         if not first.isnan().any():
             return y
     keep = x != -torch.inf
-    return _map_cpu("softmax", x, dims, keep if where is None else where & keep)
+    return softmax(x, dims, keep if where is None else where & keep)
 
 
-def cuda(name: str) -> Callable[..., Any]:
+def weights_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
+    return _weights(softmax_cpu, x, dims, where)
+
+
+# ---- order="any"
+
+
+def _map_any(log: bool, x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
+    y = memory.empty_like(x)
+    if x.dtype not in CODES:
+        function = arrays.log_softmax if log else arrays.softmax
+        keep, threads = memory.optional(where), mode.threads()
+        function(memory.array(x), tuple(dims), where=keep, out=memory.array(y), threads=threads, order="any")
+        return y
+    x, over, where = _operands(x, dims, where)
+    out = y if dims else y.unsqueeze(-1)
+    cpu_exact.softmax(
+        memory.array(x), memory.array(out), tuple(over), where=memory.optional(where), log=log,
+        threads=mode.threads(),
+    )  # fmt: skip
+    return y
+
+
+def softmax_any_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
+    return _map_any(False, x, dims, where)
+
+
+def log_softmax_any_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
+    return _map_any(True, x, dims, where)
+
+
+def logsumexp_any_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
+    keep, threads = memory.optional(where), mode.threads()
+    lse = arrays.logsumexp(memory.array(x), tuple(dims), where=keep, threads=threads, order="any")
+    return memory.tensor(np.asarray(lse))
+
+
+def weights_any_cpu(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
+    return _weights(softmax_any_cpu, x, dims, where)
+
+
+#: The kernels by the name of their operation.
+CPU: Final = {
+    "softmax": softmax_cpu,
+    "log_softmax": log_softmax_cpu,
+    "logsumexp": logsumexp_cpu,
+    "logsumexp_weights": weights_cpu,
+    "softmax_any": softmax_any_cpu,
+    "log_softmax_any": log_softmax_any_cpu,
+    "logsumexp_any": logsumexp_any_cpu,
+    "logsumexp_weights_any": weights_any_cpu,
+}
+
+
+def cuda(name: str) -> _Kernel:
+    """The kernel of an operation for CUDA tensors."""
+
     def kernel(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
         from ...gpu import ops as gpu  # Triton is loaded when a CUDA tensor asks for it
 
         if len(dims) != 1 or where is not None:
             what = "where" if where is not None else f"dim={tuple(dims)}"
             raise NotImplementedError(f"{what} with CUDA tensors: one dimension and no where would do")
+        x = x.detach()
+        of = name.removesuffix("_any")
+        order: dict[str, Any] = {"order": "any"} if name.endswith("_any") else {}
+        if name == "logsumexp_weights":
+            lse = gpu.logsumexp(x, dims[0])
+            return gpu.logsumexp_backward(x, lse, torch.ones_like(lse), dims[0])
         function = {
             "softmax": gpu.softmax, "log_softmax": gpu.log_softmax, "logsumexp": gpu.logsumexp,
-        }[name]  # fmt: skip
-        return function(x.detach(), dims[0]).to(x.dtype)
+            "logsumexp_weights": gpu.softmax,
+        }[of]  # fmt: skip
+        made: torch.Tensor = function(x, dims[0], **order)
+        if of != "logsumexp_weights":
+            return made.to(x.dtype)
+        # Rows of -inf alone have no distribution, and their log-sum-exp no gradient.
+        return torch.where((x == -torch.inf).all(dims[0], keepdim=True), 0, made)
 
     return kernel
-
-
-def weights_cuda(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
-    from ...gpu import ops as gpu
-
-    if len(dims) != 1 or where is not None:
-        raise NotImplementedError("where or several dimensions with CUDA tensors: one and no where would do")
-    lse = gpu.logsumexp(x.detach(), dims[0])
-    return gpu.logsumexp_backward(x.detach(), lse, torch.ones_like(lse), dims[0])

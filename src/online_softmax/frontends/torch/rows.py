@@ -9,10 +9,11 @@ import torch
 from .. import checks as arguments
 from . import checks, mode, row_kernels, weighted
 from .checks import LAST_AXIS
-from .registry import Op, Rule, front
+from .row_ops import LOG_SOFTMAX, LOG_SOFTMAX_ANY, LSE, LSE_ANY, SOFTMAX, SOFTMAX_ANY
 
 # Identity tests against this, and names of this module, keep the way to a small call short.
 _LAST: Final = -1
+_ROW: Final = "row"
 _eager: Final = mode.eager
 _is_grad_enabled: Final = torch.is_grad_enabled
 _softmax_small, _log_softmax_small, _logsumexp_small = row_kernels.SMALL.values()
@@ -20,7 +21,7 @@ _softmax_small, _log_softmax_small, _logsumexp_small = row_kernels.SMALL.values(
 
 def softmax(
     x: torch.Tensor, axis: Any = LAST_AXIS, *, dim: Any = None, where: torch.Tensor | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | None = None, order: str = "row",
 ) -> torch.Tensor:  # fmt: skip
     """exp(x) / sum(exp(x)) over `axis`: a tensor of x's shape in [0, 1].
 
@@ -31,6 +32,9 @@ def softmax(
         where: bool, broadcastable to x's shape: True takes part. The rest gives 0 and has no gradient; a row
             with nothing left gives zeros.
         dtype: format of the result; x is rounded to it first.
+        order: "row": a row's bits depend on the row, the format and the instruction set alone. "any": on its
+            elements alone, in whatever order, split or device they are read (docs/same_bits.md). Gradients
+            are made from these results, but where a backward sums over a row it does so as for "row".
 
     Differentiable to any order, forward and backward; compiles, vmaps, exports. Under autocast on CUDA in
     float32, on the CPU in x's format, as PyTorch's own.
@@ -40,7 +44,7 @@ def softmax(
     Cost: one read and one write of x; kept for the gradient is the result.
     """
     if (
-        where is None and dtype is None
+        where is None and dtype is None and order is _ROW
         and ((axis is LAST_AXIS and (dim is None or dim is _LAST)) or (axis is _LAST and dim is None))
         and _eager(x)
     ):  # fmt: skip
@@ -51,20 +55,20 @@ def softmax(
             if _served(x):
                 return row_kernels.map_rows("softmax", x, [x.ndim - 1], None)
         elif _served(x):
-            return _SOFTMAX.direct(x, [x.ndim - 1], None)
-    return _normalised(x, axis, dim, where, dtype, False)
+            return SOFTMAX.direct(x, [x.ndim - 1], None)
+    return _normalised(x, axis, dim, where, dtype, order, False)
 
 
 def log_softmax(
     x: torch.Tensor, axis: Any = LAST_AXIS, *, dim: Any = None, where: torch.Tensor | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | None = None, order: str = "row",
 ) -> torch.Tensor:  # fmt: skip
     """x - logsumexp(x) over `axis`, without the cancellation of that formula.
 
     Arguments, errors and cost as for `softmax`; what `where` leaves out gives -inf.
     """
     if (
-        where is None and dtype is None
+        where is None and dtype is None and order is _ROW
         and ((axis is LAST_AXIS and (dim is None or dim is _LAST)) or (axis is _LAST and dim is None))
         and _eager(x)
     ):  # fmt: skip
@@ -75,14 +79,14 @@ def log_softmax(
             if _served(x):
                 return row_kernels.map_rows("log_softmax", x, [x.ndim - 1], None)
         elif _served(x):
-            return _LOG_SOFTMAX.direct(x, [x.ndim - 1], None)
-    return _normalised(x, axis, dim, where, dtype, True)
+            return LOG_SOFTMAX.direct(x, [x.ndim - 1], None)
+    return _normalised(x, axis, dim, where, dtype, order, True)
 
 
 def logsumexp(
     x: torch.Tensor, axis: Any = LAST_AXIS, *, dim: Any = None, b: torch.Tensor | None = None,
     where: torch.Tensor | None = None, keepdim: bool = False, keepdims: bool | None = None,
-    return_sign: bool = False,
+    return_sign: bool = False, order: str = "row",
 ) -> Any:  # fmt: skip
     """log(sum(b * exp(x))) over `axis`, in x's format.
 
@@ -94,12 +98,14 @@ def logsumexp(
         keepdim, keepdims: keep each reduced dimension with length 1; PyTorch's name and NumPy's.
         return_sign: return the pair (log(abs(sum)), sign) with sign -1, 0 or 1, which has no gradient; a
             negative sum gives NaN otherwise.
+        order: as for `softmax`, without weights; so is the gradient, which has no sum.
 
     Cost: one read of x; the backward reads x again and writes the gradient. With weights the gradients are
     composed of PyTorch's operations, with temporaries of x's size.
     """
     if (
         b is None and where is None and keepdim is False and keepdims is None and return_sign is False
+        and order is _ROW
         and ((axis is LAST_AXIS and (dim is None or dim is _LAST)) or (axis is _LAST and dim is None))
         and _eager(x)
     ):  # fmt: skip
@@ -110,17 +116,22 @@ def logsumexp(
             if _served(x):
                 return row_kernels.lse_rows(x, [x.ndim - 1], None)
         elif _served(x):
-            return _LSE.direct(x, [x.ndim - 1], None)
+            return LSE.direct(x, [x.ndim - 1], None)
     x = checks.tensor(x, "x", converted=True)
     over = checks.dims(axis, dim, x.ndim)
     keep = _where(where, x)
     keepdim = arguments.flag(keepdim, "keepdim") if keepdims is None else arguments.flag(keepdims, "keepdims")
     return_sign = arguments.flag(return_sign, "return_sign")
+    op = LSE
+    if arguments.order(order):
+        if b is not None:
+            raise ValueError("b with order='any' is not built: b=None, or order='row', would do")
+        op = LSE_ANY
     if b is None and not return_sign:
-        lse = _LSE(x, over, keep)
+        lse = op(x, over, keep)
         found = (lse, lse)
     elif b is None:
-        lse = _LSE(x, over, keep)
+        lse = op(x, over, keep)
         sign = torch.where(lse.isnan(), lse, torch.where(lse == -torch.inf, 0, torch.ones_like(lse)))
         found = (lse, sign.detach())
     else:
@@ -135,13 +146,14 @@ def _served(x: torch.Tensor) -> bool:
     return x.is_cpu and x.dtype in row_kernels.CODES and x.layout is torch.strided and x.ndim > 0
 
 
-def _normalised(x: Any, axis: Any, dim: Any, where: Any, dtype: Any, log: bool) -> torch.Tensor:
+def _normalised(x: Any, axis: Any, dim: Any, where: Any, dtype: Any, order: Any, log: bool) -> torch.Tensor:
     x = checks.tensor(x, "x", converted=True)
     over = checks.dims(axis, dim, x.ndim)
     keep = _where(where, x)
     if dtype is not None and checks.dtype(dtype, x) != x.dtype:
         x = x.to(dtype)
-    op = _LOG_SOFTMAX if log else _SOFTMAX
+    ops = (SOFTMAX_ANY, LOG_SOFTMAX_ANY) if arguments.order(order) else (SOFTMAX, LOG_SOFTMAX)
+    op = ops[log]
     result: torch.Tensor = op(x, over, keep)
     return result
 
@@ -158,144 +170,3 @@ def _where(where: Any, x: torch.Tensor) -> torch.Tensor | None:
             f"where has shape {tuple(keep.shape)}: one that broadcasts to {tuple(x.shape)}, x's, would do"
         )
     return keep
-
-
-# Shapes
-
-
-def _same(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
-    return torch.empty_like(x, requires_grad=False)
-
-
-def _reduced(x: torch.Tensor, dims: list[int], where: torch.Tensor | None) -> torch.Tensor:
-    return x.new_empty([n for d, n in enumerate(x.shape) if d not in dims])
-
-
-# Derivatives
-
-
-def _softmax_product(
-    y: torch.Tensor, t: torch.Tensor, dims: list[int], where: torch.Tensor | None
-) -> torch.Tensor:
-    """The Jacobian of softmax, which is symmetric, times t."""
-    if where is not None:
-        t = torch.where(where, t, 0)
-    if len(dims) == 1 and y.dtype in checks.SERVED:
-        return torch._softmax_backward_data(t, y, dims[0], y.dtype)
-    if not dims:
-        return torch.zeros_like(y)
-    return y * (t - (y * t).sum(dims, keepdim=True))
-
-
-class _Softmax(Rule):
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        _, ctx.dims, where = inputs
-        ctx.save_for_backward(output, where)
-        ctx.save_for_forward(output, where)
-
-    @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        y, where = ctx.saved_tensors
-        return _softmax_product(y, dy, ctx.dims, where), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, t: torch.Tensor, *_: Any) -> torch.Tensor:
-        y, where = ctx.saved_tensors
-        return _softmax_product(y, t, ctx.dims, where)
-
-
-class _LogSoftmax(Rule):
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        _, ctx.dims, where = inputs
-        ctx.save_for_backward(output, where)
-        ctx.save_for_forward(output, where)
-
-    @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        y, where = ctx.saved_tensors
-        if where is not None:
-            dy = torch.where(where, dy, 0)
-        if len(ctx.dims) == 1 and y.dtype in checks.SERVED:
-            return torch._log_softmax_backward_data(dy, y, ctx.dims[0], y.dtype), None, None
-        if not ctx.dims:
-            return torch.zeros_like(y), None, None
-        return dy - y.exp() * dy.sum(ctx.dims, keepdim=True), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, t: torch.Tensor, *_: Any) -> torch.Tensor:
-        y, where = ctx.saved_tensors
-        if not ctx.dims:
-            return torch.zeros_like(y)
-        if where is not None:
-            t = torch.where(where, t, 0)
-        made = t - (y.exp() * t).sum(ctx.dims, keepdim=True)
-        return made if where is None else torch.where(where, made, 0)
-
-
-class _LogSumExp(Rule):
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        x, ctx.dims, where = inputs
-        ctx.save_for_backward(x, where)
-        ctx.save_for_forward(x, where)
-
-    @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        x, where = ctx.saved_tensors
-        for d in ctx.dims:
-            dy = dy.unsqueeze(d)
-        return dy * WEIGHTS(x, ctx.dims, where), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, t: torch.Tensor, *_: Any) -> torch.Tensor:
-        x, where = ctx.saved_tensors
-        if not ctx.dims:
-            return t if where is None else torch.where(where, t, 0)
-        if where is not None:
-            t = torch.where(where, t, 0)
-        return (t * WEIGHTS(x, ctx.dims, where)).sum(ctx.dims)
-
-
-def _batched(name: str) -> Any:
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], x: torch.Tensor, dims: list[int], where: torch.Tensor | None
-    ) -> Any:
-        along, _, along_where = in_dims
-        inner = x.ndim - (along is not None)
-        x = front(x, along) if along is not None else x.unsqueeze(0).expand(info.batch_size, *x.shape)
-        if where is not None and along_where is not None:
-            where = where.movedim(along_where, 0)
-            missing = inner - (where.ndim - 1)
-            where = where.reshape(where.shape[0], *(1,) * missing, *where.shape[1:])
-        return getattr(torch.ops.online_softmax, name)(x, [d + 1 for d in dims], where), 0
-
-    return vmap
-
-
-def _float32(args: tuple[Any, ...], device: str) -> tuple[Any, ...]:
-    """PyTorch's rule: in float32 on CUDA, as it comes on the CPU."""
-    x, *rest = args
-    narrow = device == "cuda" and x.dtype in (torch.float16, torch.bfloat16)
-    return (x.float() if narrow else x, *rest)
-
-
-_ARGUMENTS = "(Tensor x, int[] dims, Tensor? where) -> Tensor"
-_SOFTMAX = Op(
-    "softmax" + _ARGUMENTS, cpu=row_kernels.softmax_cpu, cuda=row_kernels.cuda("softmax"), fake=_same,
-    rule=_Softmax, vmap=_batched("softmax"), policy=_float32,
-)  # fmt: skip
-_LOG_SOFTMAX = Op(
-    "log_softmax" + _ARGUMENTS, cpu=row_kernels.log_softmax_cpu, cuda=row_kernels.cuda("log_softmax"),
-    fake=_same, rule=_LogSoftmax, vmap=_batched("log_softmax"), policy=_float32,
-)  # fmt: skip
-_LSE = Op(
-    "logsumexp" + _ARGUMENTS, cpu=row_kernels.logsumexp_cpu, cuda=row_kernels.cuda("logsumexp"),
-    fake=_reduced, rule=_LogSumExp, vmap=_batched("logsumexp"), policy=_float32,
-)  # fmt: skip
-# Its Jacobian is that of the softmax that it is.
-WEIGHTS = Op(
-    "logsumexp_weights" + _ARGUMENTS, cpu=row_kernels.weights_cpu, cuda=row_kernels.weights_cuda,
-    fake=_same, rule=type("_Weights", (_Softmax,), {}), vmap=_batched("logsumexp_weights"),
-)  # fmt: skip

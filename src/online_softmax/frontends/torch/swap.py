@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
+import weakref
 from typing import Any, Final
 
 import torch
@@ -12,15 +14,18 @@ from . import swap_functions
 from .swap_functions import FLAGS, NAMES
 
 _LOCK: Final = threading.RLock()
-#: The last word said outside of contexts: when, and whether on.
-_base: Final[dict[str, tuple[int, bool]]] = dict.fromkeys(NAMES, (0, False))
+#: What was said outside of contexts, the last word at the end: when, whether on, and by what, which takes it
+#: back where it is entered.
+_said: Final[dict[str, list[tuple[int, bool, weakref.ref[_Switch]]]]] = {name: [] for name in NAMES}
 #: Contexts that are entered, each with its names, when it was entered, and whether on.
-_entered: Final[list[tuple[Any, tuple[str, ...], int, bool]]] = []
+_Entry = tuple[Any, tuple[str, ...], int, bool]
+_entered: Final[list[_Entry]] = []
+#: How often something was said.
+_count: Final = itertools.count(1)
 
 
 class _State:
     installed = False
-    said = 0  # how often something was
 
 
 _state: Final = _State()
@@ -34,19 +39,24 @@ class _Switch:
     def __init__(self, *names: str) -> None:
         self._names = _names(names)
         self._flags: list[list[bool]] = []
+        self._when = 0
         if torch.compiler.is_compiling():
             if not _state.installed:
                 raise RuntimeError(
                     "enable and disable work in compiled code once one of them was called outside of it"
                 )
             return
-        with _LOCK:
-            _install()
-            self._before: dict[str, tuple[int, bool]] | None = {n: _base[n] for n in self._names}
-            self._said = _next()
-            for name in self._names:
-                _base[name] = (self._said, self.on)
-            _settle()
+        # An interrupt (KeyboardInterrupt) may fall anywhere: then nothing is said or entered, or all is left.
+        try:
+            with _LOCK:
+                _install()
+                self._when = _next()
+                for name in self._names:
+                    _said[name] = [*_counting(_said[name]), (self._when, self.on, weakref.ref(self))]
+                _settle()
+        except BaseException:
+            self._unsay()
+            raise
 
     def __enter__(self) -> _Switch:
         if torch.compiler.is_compiling():
@@ -55,14 +65,17 @@ class _Switch:
             for name in self._names:
                 setattr(FLAGS, name, self.on)
             return self
-        with _LOCK:
-            if self._before is not None:  # what it said, it said for the context alone
-                for name, before in self._before.items():
-                    if _base[name][0] == self._said:
-                        _base[name] = before
-                self._before = None
-            _entered.append((self, self._names, _next(), self.on))
-            _settle()
+        entry: list[_Entry] = []
+        try:
+            with _LOCK:
+                entry.append((self, self._names, _next(), self.on))
+                _entered.append(entry[0])
+                self._unsay()  # what it said, it said for the context alone
+        except BaseException:
+            self._unsay()
+            if entry:
+                self._leave(entry)
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,9 +83,31 @@ class _Switch:
             for name, flag in zip(self._names, self._flags.pop(), strict=True):
                 setattr(FLAGS, name, flag)
             return
+        entry: list[_Entry] = []
+        try:
+            self._leave(entry)
+        except BaseException:
+            self._leave(entry, again=True)
+            raise
+
+    def _leave(self, entry: list[_Entry], again: bool = False) -> None:
+        """Ends the context of an entry, or of the last one of this object, which `entry` then holds. To be
+        called again where it was interrupted."""
         with _LOCK:
-            at = max(i for i, (who, *_) in enumerate(_entered) if who is self)
-            del _entered[at]
+            if not entry:
+                mine = [other for other in _entered if other[0] is self]
+                if not mine:
+                    if again:
+                        return
+                    raise RuntimeError(f"{self!r} is left but was not entered: `with enable():` would do")
+                entry.append(mine[-1])
+            _entered[:] = [other for other in _entered if other is not entry[0]]
+            _settle()
+
+    def _unsay(self) -> None:
+        with _LOCK:
+            for name in self._names:
+                _said[name] = [word for word in _said[name] if word[0] != self._when]
             _settle()
 
     def __repr__(self) -> str:
@@ -150,12 +185,17 @@ def _names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _next() -> int:
-    _state.said += 1
-    return _state.said
+    return next(_count)
+
+
+def _counting(words: list[Any]) -> list[Any]:
+    """Without those before one that nobody can take back any more."""
+    last = max((i for i, (_, _, who) in enumerate(words) if who() is None), default=0)
+    return words[last:]
 
 
 def _settle() -> None:
-    latest = dict(_base)
+    latest = {name: _said[name][-1][:2] if _said[name] else (0, False) for name in NAMES}
     for _, names, when, on in _entered:
         for name in names:
             if when > latest[name][0]:

@@ -9,7 +9,7 @@ import torch
 
 from .. import checks as arguments
 from .. import numpy as arrays
-from . import checks, memory, mode, rows
+from . import checks, memory, mode, row_ops
 from .checks import LAST_AXIS
 from .registry import Op, Rule, front
 
@@ -78,7 +78,7 @@ class _TopK(Rule):
     @staticmethod
     def backward(ctx: Any, dv: torch.Tensor, _: Any, dlse: torch.Tensor) -> Any:
         x, values, indices = ctx.saved_tensors
-        p = rows.WEIGHTS(x, [ctx.dim], None)
+        p = row_ops.WEIGHTS(x, [ctx.dim], None)
         given = values * dv.to(values.dtype)
         lse = dlse.unsqueeze(ctx.dim).to(x.dtype)
         dx = p * (lse - given.sum(ctx.dim, keepdim=True))
@@ -87,7 +87,7 @@ class _TopK(Rule):
     @staticmethod
     def jvp(ctx: Any, t: torch.Tensor, *_: Any) -> Any:
         x, values, indices = ctx.saved_tensors
-        mean = (rows.WEIGHTS(x, [ctx.dim], None) * t).sum(ctx.dim)
+        mean = (row_ops.WEIGHTS(x, [ctx.dim], None) * t).sum(ctx.dim)
         moved = values * (t.gather(ctx.dim, indices) - mean.unsqueeze(ctx.dim))
         return moved, None, mean if x.dtype == torch.float64 else mean.float()
 

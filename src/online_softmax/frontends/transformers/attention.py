@@ -126,9 +126,9 @@ def _scope(
             # `attention` has the last query stand at the last key.
             keys = min(keys, rule.offset + queries) if rule.causal else keys
             keep = None if rule.keep is None else rule.keep[:, None, None, :keys]
-            if rule.offset + queries != keys and (rule.causal or rule.window is not None):
-                return _Scope(keys, mask.plain()[..., :keys], None, False, None)
-            return _Scope(keys, keep, None, rule.causal, rule.window)
+            if rule.offset + queries == keys or not (rule.causal or rule.window is not None):
+                return _Scope(keys, keep, None, rule.causal, rule.window)
+            mask = mask.plain()[..., :keys]
     if mask is None:
         causal = bool(queries > 1 and causal)
         if causal and keys > queries:  # an empty static cache: the others have not been written

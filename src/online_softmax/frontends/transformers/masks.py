@@ -3,7 +3,7 @@
 Transformers describes a mask by a function of (batch, head, query, key) and asks for what its attention
 implementation needs. Causal and windowed masks, padded or not, are handed on as their rule: no tensor of
 (batch, 1, queries, keys) is made. Every other function (chunks, packed sequences, a caller's own) goes to
-Transformers' own `sdpa_mask`.
+Transformers' own `sdpa_mask`, or to its `eager_mask` where the model does not take the masks of "sdpa".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, masking_utils
 from transformers.utils.import_utils import is_tracing
 
 #: Of configurations that were asked about.
-_CALLS_INTERFACE: Final[dict[type, bool]] = {}
+_MADE_FOR: Final[dict[type, str]] = {}
 _T: Final = torch.Tensor
 #: What may be asked of a rule mask without its being made. Its strides are those of one byte, expanded.
 _METADATA: Final = {
@@ -55,7 +55,8 @@ class Rule(NamedTuple):
 
 
 class RuleMask(torch.Tensor):
-    """A bool mask (batch, 1, queries, keys) known by its rule: one byte of memory.
+    """A mask (batch, 1, queries, keys) known by its rule: the memory of one number. It stands for a bool
+    tensor, or, made in a real format, for one that is added to the scores.
 
     Whatever a model does to it beside handing it on is done to the tensor it stands for, which it then is.
     """
@@ -64,8 +65,8 @@ class RuleMask(torch.Tensor):
     _dense: torch.Tensor | None
 
     @staticmethod
-    def of(rule: Rule, shape: tuple[int, ...], device: Any) -> RuleMask:
-        made: RuleMask = torch.ones((), dtype=torch.bool, device=device).expand(shape).as_subclass(RuleMask)
+    def of(rule: Rule, shape: tuple[int, ...], device: Any, dtype: torch.dtype = torch.bool) -> RuleMask:
+        made: RuleMask = torch.ones((), dtype=dtype, device=device).expand(shape).as_subclass(RuleMask)
         made._rule, made._dense = rule, None
         return made
 
@@ -79,7 +80,8 @@ class RuleMask(torch.Tensor):
         if self._dense is None:
             assert self._rule is not None
             with torch._C.DisableTorchFunctionSubclass():
-                self._dense = _dense(self._rule, tuple(self.shape), self.device)
+                seen = _dense(self._rule, tuple(self.shape), self.device)
+                self._dense = seen if self.dtype == torch.bool else _additive(seen, self.dtype)
             self._rule = None
         return self._dense
 
@@ -111,6 +113,13 @@ def _dense(rule: Rule, shape: tuple[int, ...], device: Any) -> torch.Tensor:
     return made.expand(batch, 1, queries, keys).clone()
 
 
+def _additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """As "eager" has it: 0, or the lowest number."""
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(
+        ~seen, torch.finfo(dtype).min
+    )
+
+
 def mask(
     batch_size: int,
     q_length: int,
@@ -126,22 +135,17 @@ def mask(
     device: Any = "cpu",
     **kwargs: Any,
 ) -> torch.Tensor | None:
-    """The mask of a layer: None, a `RuleMask` or a bool tensor, in the places where `sdpa_mask` of
-    Transformers, whose arguments these are, would make None or a bool tensor."""
+    """The mask of a layer: None, a `RuleMask` or a tensor, in the places where `sdpa_mask` of Transformers,
+    whose arguments these are, would make None or a bool tensor, and `eager_mask` an additive one."""
     config = kwargs.get("config")
-    if config is not None and not _calls_interface(type(config)):
-        return masking_utils.eager_mask(
-            batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset,
-            kv_offset=kv_offset, mask_function=mask_function, attention_mask=attention_mask,
-            local_size=local_size, allow_is_bidirectional_skip=allow_is_bidirectional_skip,
-            use_vmap=use_vmap, device=device, **kwargs,
-        )  # fmt: skip
+    made_for = "sdpa" if config is None else _made_for(type(config))
     pattern = None
-    if not (use_vmap or is_tracing(attention_mask) or is_tracing(q_offset)):
+    if made_for != "itself" and not (use_vmap or is_tracing(attention_mask) or is_tracing(q_offset)):
         pattern = recognised(mask_function)
     # Where neither may be skipped the model is going to work on the mask, or to be compiled with it.
     if pattern is None or not (allow_is_causal_skip if pattern[0] else allow_is_bidirectional_skip):
-        return masking_utils.sdpa_mask(
+        theirs = masking_utils.sdpa_mask if made_for == "sdpa" else masking_utils.eager_mask
+        return theirs(
             batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset,
             kv_offset=kv_offset, mask_function=mask_function, attention_mask=attention_mask,
             local_size=local_size, allow_is_causal_skip=allow_is_causal_skip,
@@ -159,36 +163,57 @@ def mask(
             keep = None
     if window is not None and not _limits(window, q_length, seen, offset):
         window = None
-    if keep is None and window is None:
+    dtype = torch.bool
+    if made_for == "eager":  # may work on its mask, which is additive, and count on there being one
+        dtype = kwargs.get("dtype", torch.float32)
+    elif keep is None and window is None and causal:
         last = offset + 1 >= kv_length
-        if not causal or offset == 0 or (q_length == 1 and last):
+        if offset == 0 or (q_length == 1 and last):
             return None
-    if keep is not None and not causal and window is None:
-        return keep[:, None, None, :].expand(batch_size, 1, q_length, kv_length)
+    if window is None and not causal:
+        if keep is None:
+            return None
+        if dtype == torch.bool:
+            return keep[:, None, None, :].expand(batch_size, 1, q_length, kv_length)
     return RuleMask.of(
-        Rule(causal, window, offset, keep), (batch_size, 1, q_length, kv_length), device
+        Rule(causal, window, offset, keep), (batch_size, 1, q_length, kv_length), device, dtype
     )  # fmt: skip
 
 
 @torch.compiler.assume_constant_result
-def _calls_interface(config: type) -> bool:
-    """Whether the models of a configuration leave their attention to the AttentionInterface. Those that do
-    not run their own, and need the masks that it was written for: additive ones, and never None."""
-    known = _CALLS_INTERFACE.get(config)
+def _made_for(config: type) -> str:
+    """The masks that the models of a configuration are written for.
+
+    "sdpa": bool, or None where the layer's own rule says it all. "eager": additive, and never None; so are
+    those of models that do not take "sdpa". "itself": these too, of models that do not leave their attention
+    to the AttentionInterface and run their own.
+    """
+    known = _MADE_FOR.get(config)
     if known is not None:
         return known
     # No public question answers this; what Transformers asks itself reads the source of the model's module.
     ask = "_can_set_attn_implementation"
-    models = [m for m in _subclasses(PreTrainedModel) if getattr(m, "config_class", None) is config]
-    found = all(getattr(m, ask)() for m in models if hasattr(m, ask))
-    if not found:
+    models = _models(config)
+    found = "sdpa" if all(getattr(m, "_supports_sdpa", True) for m in models) else "eager"
+    if not all(getattr(m, ask)() for m in models if hasattr(m, ask)):
+        found = "itself"
         logging.getLogger(__name__).warning(
             "%s: models of this kind do not call their attention through the AttentionInterface: they run "
             'their own code, as with attn_implementation="eager"', config.__name__,
         )  # fmt: skip
     if models:
-        _CALLS_INTERFACE[config] = found
+        _MADE_FOR[config] = found
     return found
+
+
+def _models(config: type) -> list[Any]:
+    """The models of a configuration, or else those of what it is derived from."""
+    every = list(_subclasses(PreTrainedModel))
+    for kind in config.__mro__:
+        models = [m for m in every if getattr(m, "config_class", None) is kind]
+        if models:
+            return models
+    return []
 
 
 def _subclasses(of: Any) -> Iterator[Any]:
