@@ -274,6 +274,7 @@ NB_MODULE(_core, m) {
   m.def("reduce_array", &reduce_array);
   m.def("topk_array", &topk_array);
   bind_attention(m);
+  bind_exact(m);
   bind_losses(m);
   bind_product(m);
   bind_scans(m);

@@ -21,6 +21,7 @@ extern const osm::Isa* small_isa;
 constexpr int64_t kSmall = 16384;
 
 void bind_attention(nanobind::module_& m);
+void bind_exact(nanobind::module_& m);
 void bind_losses(nanobind::module_& m);
 void bind_product(nanobind::module_& m);
 void bind_scans(nanobind::module_& m);

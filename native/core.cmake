@@ -3,7 +3,7 @@ find_package(Threads REQUIRED)
 
 set(CORE_DIR ${CMAKE_CURRENT_LIST_DIR})
 # Families of kernels that have a translation unit of their own for each instruction set, beside that of the rows.
-set(FAMILIES _attention _losses _product _sample _scans)
+set(FAMILIES _attention _exact _losses _product _sample _scans)
 # The units of an instruction set, isa/NAME.cpp and isa/NAME_FAMILY.cpp.
 function(units_of name to)
   foreach(family IN LISTS FAMILIES)
@@ -19,6 +19,7 @@ add_library(online_softmax_core STATIC
   ${CORE_DIR}/dispatch.cpp ${CORE_DIR}/driver.cpp ${CORE_DIR}/run_rows.cpp ${CORE_DIR}/run_cols.cpp
   ${CORE_DIR}/run_masked.cpp ${CORE_DIR}/run_packed.cpp ${CORE_DIR}/run_attention.cpp ${CORE_DIR}/run_attention_gradient.cpp
   ${CORE_DIR}/run_losses.cpp ${CORE_DIR}/run_product.cpp ${CORE_DIR}/run_sample.cpp ${CORE_DIR}/run_scans.cpp ${CORE_DIR}/run_groups.cpp
+  ${CORE_DIR}/run_exact.cpp
   ${CORE_DIR}/pool.cpp ${CORE_DIR}/memory.cpp ${SCALAR_UNITS})
 target_include_directories(online_softmax_core PUBLIC ${CORE_DIR})
 target_link_libraries(online_softmax_core PUBLIC Threads::Threads)
@@ -27,7 +28,7 @@ target_compile_options(online_softmax_core PRIVATE -Wall -Wextra -ffp-contract=o
 
 # GCC 12 joins neighbouring scalar operations into vectors and then rounds some results otherwise than where it does not:
 # the bits of a row would depend on where its result lies.
-set_source_files_properties(${CORE_DIR}/isa/scalar.cpp ${CORE_DIR}/isa/scalar_losses.cpp ${CORE_DIR}/isa/scalar_sample.cpp
+set_source_files_properties(${CORE_DIR}/isa/scalar.cpp ${CORE_DIR}/isa/scalar_exact.cpp ${CORE_DIR}/isa/scalar_losses.cpp ${CORE_DIR}/isa/scalar_sample.cpp
   ${CORE_DIR}/isa/scalar_scans.cpp
   PROPERTIES COMPILE_OPTIONS "$<$<CXX_COMPILER_ID:GNU>:-fno-tree-slp-vectorize>")
 

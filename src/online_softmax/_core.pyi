@@ -113,4 +113,14 @@ def groups_array(
     plan: Plan, op: int, dtype: int, shape: Sequence[int], axis: int, offsets: int, groups: int, x: int,
     x_strides: Sequence[int], y: int, y_strides: Sequence[int], first: int, single: bool, /,
 ) -> None: ...  # fmt: skip
+def exact_array(
+    plan: Plan, op: int, given: bool, dtype: int, shape: Sequence[int], reduced: int, x: int,
+    x_strides: Sequence[int], y: int, y_strides: Sequence[int], where: int, where_strides: Sequence[int],
+    m: int, sums: int, lse: int, /,
+) -> None: ...  # fmt: skip
+def exact_merge(
+    plan: Plan, dtype: int, n: int, m_a: int, a: int, m_b: int, b: int, m: int, sums: int, /
+) -> None: ...
+def exact_lse(plan: Plan, dtype: int, n: int, m: int, a: int, lse: int, /) -> None: ...
+def exact_log_sum(plan: Plan, dtype: int, n: int, m: int, a: int, log_sum: int, /) -> None: ...
 def jax_targets(plan: Plan, /) -> dict[str, Any]: ...

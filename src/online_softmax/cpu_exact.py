@@ -2,28 +2,138 @@
 
 Arrays as in `cpu`: a served dtype, any strides. float16 and bfloat16 count as their float32 upcast, results
 are rounded to the format once. NaN, infinities and empty rows as in `cpu`.
+
+The first call of each instruction set goes through `self_test`: what is promised holds where arithmetic is
+that of IEEE 754, rounded to nearest.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import zlib
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import exact
+from . import _core, cpu, exact
 
 Array = NDArray[Any]
 
+# Codes of native/table.h.
+_SOFTMAX, _LOG_SOFTMAX, _LSE, _STATE = 0, 1, 2, 3
+_SINGLE, _DOUBLE = 0, 1
+_NO_STRIDES: Final[list[int]] = []
+#: What the definition in `exact` makes of `_probe`, by dtype: CRC-32 of the bytes of state, lse, softmax and
+#: log-softmax.
+_EXPECTED: Final = {"float32": 0x5D12643C, "float64": 0x95B10696}
+_tested: set[str] = set()
 
-def _rows(x: Array, axes: tuple[int, ...], where: Array | None) -> Array:
-    """x in the dtype of its format, the axes to be reduced last and one; what `where` leaves out is -inf."""
-    kept = tuple(a for a in range(x.ndim) if a not in axes)
-    wide = x.astype(exact.format_of(x.dtype).dtype)
-    if where is not None:
-        wide = np.where(where, wide, wide.dtype.type(-np.inf))
-    turned = wide.transpose(*kept, *axes)
-    return np.ascontiguousarray(turned).reshape(*turned.shape[: len(kept)], -1 if wide.size else 0)
+
+def _probe(dtype: np.dtype[Any]) -> Array:
+    """Rows that use every bit of a term: quotients of whole numbers by powers of two, so exact anywhere."""
+    whole = (np.arange(4 * 131, dtype=np.int64) * 7919 + 104729) % 65521 - 32768
+    scales = np.array([[2.0**-19], [2.0**-12], [2.0**-10], [2.0**-8]])
+    return (whole.reshape(4, 131) * scales).astype(dtype)
+
+
+def _checksum(x: Array, plan: _core.Plan) -> int:
+    out, log_out = np.empty_like(x), np.empty_like(x)
+    m, a = _state(x, (1,), None, plan)
+    _map(x, out, (1,), None, _SOFTMAX, plan, None)
+    _map(x, log_out, (1,), None, _LOG_SOFTMAX, plan, None)
+    return zlib.crc32(b"".join(r.tobytes() for r in (m, a, _lse(m, a, plan), out, log_out)))
+
+
+def self_test(isa: str | None = None) -> None:
+    """Makes sure that this process computes as the definition assumes; about a thousand values, once.
+
+    Raises:
+        RuntimeError: another rounding mode is set, or a kernel was built in a way that changes results.
+    """
+    isa = cpu.default_isa() if isa is None else isa
+    if isa in _tested:
+        return
+    for name in (isa, "scalar"):
+        plan = cpu.plan_of(name, "auto", 1, "exact")
+        for dtype, expected in _EXPECTED.items():
+            if _checksum(_probe(np.dtype(dtype)), plan) != expected:
+                raise RuntimeError(_complaint(name, dtype))
+    _tested.update((isa, "scalar"))
+
+
+def _complaint(isa: str, dtype: str) -> str:
+    one, tiny = np.float64(1), np.float64(2.0**-60)
+    nearest = one + tiny == one and one - tiny == one
+    cause = (
+        "the kernels were built with options that reassociate or replace floating-point operations, or this CPU "
+        "departs from IEEE 754"
+        if nearest
+        else "the rounding mode of this thread is not to nearest; fesetround(FE_TONEAREST) before the call would do"
+    )
+    return f'order="any" is refused: the {isa} kernels of {dtype} do not give the bits of the definition: {cause}'
+
+
+def _plan(isa: str | None, threads: int | None) -> _core.Plan:
+    plan = cpu.plan_of(isa, "auto", threads, "exact")
+    self_test(isa)
+    return plan
+
+
+def _mask(axes: tuple[int, ...]) -> int:
+    return sum(1 << a for a in axes)
+
+
+def _optional(a: Array | None) -> tuple[int, Any]:
+    return (0, _NO_STRIDES) if a is None else (cpu.address(a), a.strides)
+
+
+def _left(x: Array, axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(n for d, n in enumerate(x.shape) if d not in axes)
+
+
+def _where(where: Array | None, x: Array) -> Array | None:
+    return None if where is None else np.broadcast_to(where, x.shape)
+
+
+def _state(x: Array, axes: tuple[int, ...], where: Array | None, plan: _core.Plan) -> exact.State:
+    form, left = exact.format_of(x.dtype), _left(x, axes)
+    m, a = np.empty(left, form.dtype), np.empty((*left, form.slices), np.int64)
+    _core.exact_array(
+        plan, _STATE, False, cpu.CODES[x.dtype], x.shape, _mask(axes), cpu.address(x), x.strides, 0,
+        _NO_STRIDES, *_optional(where), cpu.address(m), cpu.address(a), 0,
+    )  # fmt: skip
+    return m, a
+
+
+def _map(
+    x: Array,
+    out: Array,
+    axes: tuple[int, ...],
+    where: Array | None,
+    op: int,
+    plan: _core.Plan,
+    given: exact.State | None,
+) -> None:
+    m, a = (0, 0) if given is None else (cpu.address(given[0]), cpu.address(given[1]))
+    _core.exact_array(
+        plan, op, given is not None, cpu.CODES[x.dtype], x.shape, _mask(axes), cpu.address(x), x.strides,
+        cpu.address(out), out.strides, *_optional(where), m, a, 0,
+    )  # fmt: skip
+
+
+def _lse(m: Array, a: Array, plan: _core.Plan) -> Array:
+    result = np.empty(m.shape, m.dtype)
+    code = _DOUBLE if m.dtype == np.float64 else _SINGLE
+    _core.exact_lse(plan, code, m.size, cpu.address(m), cpu.address(a), cpu.address(result))
+    return result
+
+
+def _dense(state: exact.State, shape: tuple[int, ...] | None = None) -> exact.State:
+    """A state in C order, of `shape` if given."""
+    m, a = state
+    if shape is not None:
+        m, a = np.broadcast_to(m, shape), np.broadcast_to(a, (*shape, a.shape[-1]))
+    return np.ascontiguousarray(m).reshape(m.shape), np.ascontiguousarray(a, dtype=np.int64)
 
 
 def state(
@@ -35,7 +145,7 @@ def state(
     threads: int | None = None,
 ) -> exact.State:
     """States (m, a) of x over `axes`, which are removed; a has a last axis of `Format.slices`."""
-    return exact.state(_rows(x, axes, where), exact.format_of(x.dtype))
+    return _state(x, axes, _where(where, x), _plan(isa, threads))
 
 
 def logsumexp(
@@ -47,7 +157,13 @@ def logsumexp(
     threads: int | None = None,
 ) -> Array:
     """Log-sum-exp over `axes`, which are removed; float64 where x is, else float32."""
-    return exact.lse(*state(x, axes, where=where, isa=isa, threads=threads), exact.format_of(x.dtype))
+    plan = _plan(isa, threads)
+    result = np.empty(_left(x, axes), cpu.state_dtype(x.dtype))
+    _core.exact_array(
+        plan, _LSE, False, cpu.CODES[x.dtype], x.shape, _mask(axes), cpu.address(x), x.strides, 0,
+        _NO_STRIDES, *_optional(_where(where, x)), 0, 0, cpu.address(result),
+    )  # fmt: skip
+    return result
 
 
 def softmax(
@@ -64,10 +180,8 @@ def softmax(
 
     What `where` leaves out gives 0, or -inf; a row with nothing left alike.
     """
-    m, a = state(x, axes, where=where, isa=isa, threads=threads)
-    normalize(x, m, a, out, axes, log=log, isa=isa, threads=threads)
-    if where is not None:
-        out[np.broadcast_to(~where, out.shape)] = -np.inf if log else 0
+    op = _LOG_SOFTMAX if log else _SOFTMAX
+    _map(x, out, axes, _where(where, x), op, _plan(isa, threads), None)
 
 
 def normalize(
@@ -82,23 +196,30 @@ def normalize(
     threads: int | None = None,
 ) -> None:
     """The write pass alone: probabilities, or their logarithms, of x under states of longer rows."""
-    form = exact.format_of(x.dtype)
-    m = np.expand_dims(m, axes)
-    a = np.expand_dims(a, axes)
-    law = exact.log_value if log else exact.value
-    out[...] = law(x.astype(form.dtype), m, a, form)
+    given = _dense((m, a), _left(x, axes))
+    _map(x, out, axes, None, _LOG_SOFTMAX if log else _SOFTMAX, _plan(isa, threads), given)
 
 
 def merge(left: exact.State, right: exact.State) -> exact.State:
     """The states of what either has seen; one shape and format."""
-    return exact.merge(left, right, exact.format_of(left[0].dtype))
+    plan = _plan(None, None)
+    (m_a, a), (m_b, b) = _dense(left), _dense(right)
+    m, sums = np.empty(m_a.shape, m_a.dtype), np.empty(a.shape, np.int64)
+    code = _DOUBLE if m.dtype == np.float64 else _SINGLE
+    _core.exact_merge(plan, code, m.size, *map(cpu.address, (m_a, a, m_b, b, m, sums)))
+    return m, sums
 
 
 def lse(m: Array, a: Array) -> Array:
     """Log-sum-exp of states."""
-    return exact.lse(m, a, exact.format_of(m.dtype))
+    return _lse(*_dense((m, a)), _plan(None, None))
 
 
 def log_sum(m: Array, a: Array) -> Array:
     """What lse has above m, float64."""
-    return exact.log_sum(m, a, exact.format_of(m.dtype))
+    plan = _plan(None, None)
+    m, a = _dense((m, a))
+    result = np.empty(m.shape, np.float64)
+    code = _DOUBLE if m.dtype == np.float64 else _SINGLE
+    _core.exact_log_sum(plan, code, m.size, cpu.address(m), cpu.address(a), cpu.address(result))
+    return result
