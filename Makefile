@@ -72,6 +72,7 @@ bench: $(VENV)/.package $(VENV)/.extra-bench ## ratios to the peers and to this 
 	$(BIN)/python -m benchmarks.torch_calls $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.training $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.jax_rows $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.exact_rows $(BENCH_FLAGS)
 	$(if $(QUICK),,$(BIN)/online-softmax report > benchmarks/results/report.txt)
 	$(BIN)/python -m benchmarks.table $(BENCH_FLAGS) $(if $(QUICK),,--readme README.md)
 

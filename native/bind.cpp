@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bind.h"
@@ -26,6 +27,25 @@ const osm::Isa& isa_of(const std::string& name) {
 }
 
 const osm::Isa* small_isa = nullptr;
+
+namespace {
+
+// Destroyed by the unwinding of its thread alone.
+class Held {
+ public:
+  ~Held() {
+    while (!let_go) std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+  bool let_go = false;
+};
+
+}  // namespace
+
+void enter_python(PyThreadState* state) {
+  Held held;
+  PyEval_RestoreThread(state);
+  held.let_go = true;
+}
 
 namespace {
 
@@ -55,7 +75,7 @@ void map_array(const Plan& plan, int op, int dtype, const Longs& shape, uint64_t
   p.y = (char*)y;
   set_strides(p.y_strides, ys, p.ndim);
   if (where) p.where = (const char*)where, set_strides(p.where_strides, ws, p.ndim);
-  nb::gil_scoped_release free;
+  OutsidePython free;
   osm::run(p);
 }
 
@@ -66,7 +86,7 @@ void reduce_array(const Plan& plan, int op, int dtype, const Longs& shape, uint6
   p.first = (void*)first, p.second = (void*)second, p.single = single;
   if (where) p.where = (const char*)where, set_strides(p.where_strides, ws, p.ndim);
   if (weights) p.weights = (const char*)weights, set_strides(p.weights_strides, bs, p.ndim);
-  nb::gil_scoped_release free;
+  OutsidePython free;
   osm::run(p);
 }
 
@@ -75,7 +95,7 @@ void topk_array(const Plan& plan, int dtype, const Longs& shape, int axis, uintp
   osm::TopkProblem p;
   p.rows = make_problem(plan, (int)osm::Op::state, dtype, shape, uint64_t{1} << axis, x, xs);
   p.k = k, p.values = (double*)values, p.places = (int64_t*)places, p.lse = (double*)lse;
-  nb::gil_scoped_release free;
+  OutsidePython free;
   osm::run_topk(p);
 }
 
@@ -86,13 +106,13 @@ void normalize_array(const Plan& plan, int op, int dtype, const Longs& shape, ui
   p.y = (char*)y;
   set_strides(p.y_strides, ys, p.ndim);
   p.given = true, p.first = (void*)m, p.second = (void*)s;
-  nb::gil_scoped_release free;
+  OutsidePython free;
   osm::run(p);
 }
 
 void exp_array(const std::string& isa, uintptr_t x, uintptr_t y, int64_t n) {
   const osm::Isa& i = isa_of(isa);
-  nb::gil_scoped_release free;
+  OutsidePython free;
   i.exp_f32((const float*)x, (float*)y, n);
 }
 
@@ -103,7 +123,7 @@ double probe(const std::string& kind, uintptr_t src, uintptr_t dst, int64_t nbyt
   for (const osm::Isa* const* isas = osm::all_isas(&count); !best; ++isas)
     if ((*isas)->usable()) best = *isas;
   if (kind != "read" && kind != "copy" && kind != "copy_nt") throw nb::value_error("kind: one of read, copy, copy_nt");
-  nb::gil_scoped_release free;
+  OutsidePython free;
   constexpr int64_t piece = 1 << 20;
   const auto start = std::chrono::steady_clock::now();
   osm::parallel_for((nbytes + piece - 1) / piece, threads, [&](int64_t i) {
@@ -254,6 +274,8 @@ PyMethodDef small_calls[] = {
 }  // namespace
 
 NB_MODULE(_core, m) {
+  // A thread that is in a call at exit keeps what the call was given. Under python -X dev a leak is told.
+  nb::set_leak_warnings(nb::cast<bool>(nb::module_::import_("sys").attr("flags").attr("dev_mode")));
   nb::module_ numpy = nb::module_::import_("numpy");
   numpy_empty_like = nb::object(numpy.attr("empty_like")).release().ptr();
   numpy_scalar[0] = nb::object(numpy.attr("float32")).release().ptr();

@@ -16,6 +16,21 @@ struct Plan {
 
 const osm::Isa& isa_of(const std::string& name);
 
+// Lets other Python threads run. A thread that comes back while the interpreter ends finds no way in: Python before
+// 3.14 unwinds it then, which C++ answers with std::terminate, so it is held until the process is gone.
+void enter_python(PyThreadState* state);
+
+class OutsidePython {
+ public:
+  OutsidePython() : state_(PyEval_SaveThread()) {}
+  ~OutsidePython() { enter_python(state_); }
+  OutsidePython(const OutsidePython&) = delete;
+  OutsidePython& operator=(const OutsidePython&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
 // Calls on few elements: the instruction set they use, null where they are turned off, and their most elements.
 extern const osm::Isa* small_isa;
 constexpr int64_t kSmall = 16384;

@@ -81,12 +81,12 @@ class Attention {
   }
   void forward(bool wide, bool single) {
     p_.wide = wide, p_.single = single;
-    nb::gil_scoped_release free;
+    OutsidePython free;
     osm::run_attention(p_);
   }
   void backward(bool single, bool bias_double) {
     p_.single = single, p_.bias_grad_double = bias_double;
-    nb::gil_scoped_release free;
+    OutsidePython free;
     osm::run_attention_gradient(p_);
   }
 
@@ -116,7 +116,7 @@ void bind_attention(nb::module_& m) {
       .def("backward", &Attention::backward);
   m.def("keep_array", &keep_array);
   m.def("arithmetic_peak", [](const Plan& plan, int dtype) {
-    nb::gil_scoped_release free;
+    OutsidePython free;
     return osm::arithmetic_peak(isa_of(plan.isa), (osm::Dtype)dtype, plan.threads);
   });
 }

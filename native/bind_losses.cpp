@@ -77,7 +77,7 @@ class Losses {
   }
   void run(bool d_loss_each, bool ignored_too, double weight_sum) {
     p_.d_loss_each = d_loss_each, p_.ignored_too = ignored_too, p_.weight_sum = weight_sum;
-    nb::gil_scoped_release free;
+    OutsidePython free;
     osm::run_losses(p_);
   }
 

@@ -29,7 +29,7 @@ void product_array(const Plan& plan, const Longs& shape, uintptr_t a, int a_dtyp
   p.m = shape[0], p.n = shape[1], p.k = shape[2];
   p.a = matrix(a, a_dtype, a_strides), p.b = matrix(b, b_dtype, b_strides), p.c = matrix(c, c_dtype, c_strides);
   p.add = add, p.bias = (const void*)bias;
-  nb::gil_scoped_release free;
+  OutsidePython free;
   osm::run_product(p);
 }
 

@@ -36,7 +36,7 @@ void sample_array(const Plan& plan, int dtype, const Longs& shape, int axis, uin
     p.keys = (double*)results[1], p.rests = (double*)results[2], p.logits = (double*)results[3];
     p.m = (double*)results[4], p.s = (double*)results[5];
   }
-  nb::gil_scoped_release free;
+  OutsidePython free;
   osm::run_sample(p);
 }
 

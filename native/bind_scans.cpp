@@ -33,14 +33,14 @@ void add_array(const Plan& plan, int dtype, const Longs& shape, uintptr_t a, con
                const Longs& bs, uintptr_t y, const Longs& ys) {
   osm::ScanProblem p = problem_of(plan, dtype, shape, a, as, y, ys);
   p.b = (const char*)b, put(p.b_strides, bs, shape.size());
-  nb::gil_scoped_release free;
+  OutsidePython free;
   osm::run_add(p);
 }
 
 void scan_array(const Plan& plan, int dtype, const Longs& shape, int axis, bool exclusive, uintptr_t x, const Longs& xs,
                 uintptr_t y, const Longs& ys) {
   const osm::ScanProblem p = problem_of(plan, dtype, shape, x, xs, y, ys);
-  nb::gil_scoped_release free;
+  OutsidePython free;
   osm::run_scan(p, axis, exclusive);
 }
 
@@ -53,7 +53,7 @@ osm::RowsProblem rows_of(const Plan& plan, int dtype, int64_t rows, int64_t n, u
 
 void window_array(const Plan& plan, int dtype, int64_t rows, int64_t n, int64_t window, uintptr_t x, uintptr_t y) {
   const osm::RowsProblem p = rows_of(plan, dtype, rows, n, x, y);
-  nb::gil_scoped_release free;
+  OutsidePython free;
   osm::run_window(p, window);
 }
 
@@ -61,7 +61,7 @@ void scan_gradient_array(const Plan& plan, int dtype, int64_t rows, int64_t n, u
                          uintptr_t dx) {
   osm::RowsProblem p = rows_of(plan, dtype, rows, n, x, dx);
   p.dy = (const char*)dy;
-  nb::gil_scoped_release free;
+  OutsidePython free;
   osm::run_scan_gradient(p);
 }
 
@@ -74,7 +74,7 @@ void groups_array(const Plan& plan, int op, int dtype, const Longs& shape, int a
   p.x = (const char*)x, put(p.x_strides, xs, shape.size());
   if (y) p.y = (char*)y, put(p.y_strides, ys, shape.size());
   p.first = (void*)first, p.single = single;
-  nb::gil_scoped_release free;
+  OutsidePython free;
   osm::run_groups(p, axis, (const int64_t*)offsets, groups);
 }
 

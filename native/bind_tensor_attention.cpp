@@ -128,7 +128,7 @@ struct Made {
 template <class F>
 bool run_free(F&& work) {
   try {
-    nb::gil_scoped_release free;
+    OutsidePython free;
     work();
     return true;
   } catch (const std::bad_alloc&) {

@@ -147,7 +147,7 @@ PyObject* cross_entropy_tensors(PyObject*, PyObject* const* args, Py_ssize_t giv
   const TensorLook to(loss.of);
   if (!holds(to, call)) Py_RETURN_NONE;
   try {
-    nb::gil_scoped_release free;
+    OutsidePython free;
     double few[64] = {};
     std::vector<double> many(call.rows > 64 ? (size_t)call.rows : 0);
     p.loss = many.empty() ? few : many.data();

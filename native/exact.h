@@ -147,12 +147,15 @@ inline Term<double> term_of(double x) {
 // floor((n + 1) / width)
 template <class S>
 inline int64_t bin_of(int64_t n) {
-  constexpr int64_t width = Law<S>::width, shift = int64_t{1} << 62;  // a multiple is added: division then rounds down
-  return (int64_t)((uint64_t)(n + 1 + shift / width * width) / (uint64_t)width) - shift / width;
+  // A multiple of the width makes it positive: division then rounds down.
+  constexpr uint64_t width = Law<S>::width, bins = (uint64_t{1} << 63) / width;
+  return (int64_t)(((uint64_t)(n + 1) + bins * width) / width - bins);
 }
+inline int64_t exponent_of(float x) { return (int64_t)whole_of((double)x * (double)Law<float>::log2e); }
+inline int64_t exponent_of(double x) { return term_of(x).n; }
 template <class S>
 inline int64_t top_of(S m) {
-  return is_plain(m) ? bin_of<S>(term_of(m).n) : 0;
+  return bin_of<S>(exponent_of(is_plain(m) ? m : (S)0));
 }
 
 // p * 2^e in slices, a whole number of units each; e is relative to the top bin's unit.
@@ -186,26 +189,26 @@ inline void add_element(ExactState<S>& st, bool plain, int64_t b, S x) {
 // How many slots the sums of maximum `small` move down under maximum m >= small; `slices` where nothing is left.
 template <class S>
 inline int64_t down_of(S m, S small) {
-  if (m == small) return 0;
-  if (!is_plain(m) || !is_plain(small)) return Law<S>::slices;
-  const int64_t d = top_of(m) - top_of(small);
-  return d < Law<S>::slices ? d : Law<S>::slices;
+  const int64_t d = top_of(m) - top_of(small), most = Law<S>::slices;
+  const int64_t down = is_plain(m) & is_plain(small) & (d >= 0) & (d < most) ? d : most;
+  return m == small ? 0 : down;
 }
+// Without branches, for maxima have no order that could be foreseen.
 template <class S>
 inline ExactState<S> merged(const ExactState<S>& left, const ExactState<S>& right) {
   constexpr int K = Law<S>::slices;
-  const bool lower = left.m < right.m;
-  const ExactState<S>&upper = lower ? right : left, &small = lower ? left : right;
-  ExactState<S> st = upper;
-  if (is_nan(left.m) || is_nan(right.m)) {
-    st = {};
-    st.m = (S)__builtin_nan("");
-    return st;
+  const bool lower = left.m < right.m, nan = is_nan(left.m) | is_nan(right.m);
+  const S upper = lower ? right.m : left.m, small = lower ? left.m : right.m;
+  ExactState<S> st;
+  st.m = nan ? (S)__builtin_nan("") : canonical(upper);
+  const uint64_t swap = (uint64_t)0 - (uint64_t)lower, kept = (uint64_t)0 - (uint64_t)(st.m > -(S)__builtin_inf());
+  uint64_t padded[2 * K] = {}, top[K];
+  for (int k = 0; k < K; ++k) {
+    const uint64_t a = (uint64_t)left.a[k], b = (uint64_t)right.a[k], either = (a ^ b) & swap;
+    top[k] = a ^ either, padded[K + k] = b ^ either;
   }
-  st.m = canonical(st.m);
-  if (st.m == -(S)__builtin_inf()) return empty_state<S>();
-  const int64_t d = down_of(st.m, small.m);
-  for (int64_t k = d; k < K; ++k) add_to(st.a[k], small.a[k - d]);
+  const int64_t down = down_of(st.m, small);
+  for (int k = 0; k < K; ++k) st.a[k] = (int64_t)((top[k] + padded[K + k - down]) & kept);
   return st;
 }
 

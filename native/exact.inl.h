@@ -64,39 +64,47 @@ struct Grid {
 template <class V>
 struct Slices {
   using S = typename V::Scalar;
+  using B = typename Law<S>::Bits;
   static constexpr int K = Law<S>::slices;
   BitSum<V> sum[K];
-  V marks = V::set(magic_of<V>(0)), most = V::set(-(S)kInf), least = V::set((S)kInf);
+  V marks = V::set(0), most = V::set(-(S)kInf), least = V::set((S)kInf);
 
-  // Slices of terms, from the top down: each is what is left rounded to a whole number of its unit.
+  // Slices of terms, from the top down: each is what is left rounded to a whole number of its unit. Of the top ones the
+  // sum of n <= 8 is a small number, but where one is of NaN: no sum of n bit patterns of NaN or magic numbers comes
+  // near n times the magic number's, modulo 2^32 or 2^64. The bits of the others' magic numbers are left in the sums.
   template <int n>
   OSM_INLINE void cut(V (&t)[n]) {
+    static_assert(n <= 8);
     V v[n];
     _Pragma("GCC unroll 4") for (int k = 0; k < K; ++k) {
       const V magic = V::set(magic_of<V>(k));
       OSM_EACH v[i] = add(t[i], magic);
-      OSM_EACH sum[k].add(v[i]);
-      // NaN, and terms beyond the top bin, show in the exponents.
-      if (k == 0) OSM_EACH marks = either(marks, v[i]);
+      BitSum<V> group;
+      OSM_EACH group.add(v[i]);
+      if (k == 0) group.less((B)((B)n * bits_of(magic_of<V>(0)))), marks = either(marks, group.bits());
+      sum[k].add(group.bits());
       if (k + 1 < K) OSM_EACH t[i] = sub(t[i], sub(v[i], magic));
     }
   }
   OSM_INLINE void flush(int64_t vectors, int64_t* a) {
-    using B = typename Law<S>::Bits;
     for (int k = 0; k < K; ++k) {
-      add_to(a[k], sum[k].beyond((B)((B)vectors * bits_of(magic_of<V>(k)))));
+      add_to(a[k], sum[k].beyond(k ? (B)((B)vectors * bits_of(magic_of<V>(k))) : (B)0));
       sum[k] = {};
     }
   }
   OSM_INLINE bool sure() const {
-    return above(marks, V::set((S)power_of_2(Law<S>::mantissa + 1 + Cuts<V>::shift))) == 0;
+    S lane[V::W];
+    store(lane, marks);
+    B all = 0;
+    for (int i = 0; i < V::W; ++i) all |= bits_of(lane[i]);
+    return all >> (Law<S>::width + 3) == 0;  // 8 slices of up to 2^(width - 1), and one bit more
   }
 };
 
 template <class S>
 struct Found {
   S most, least;
-  bool sure;  // no NaN, and no term beyond the top bin
+  bool sure;  // no NaN
   int64_t a[Law<S>::slices];
 };
 
@@ -225,7 +233,8 @@ OSM_INLINE void pass_pairs(const Pass<T, R>& w, int64_t i, T* y, Slices<typename
     for (int p = 0; p < n; ++p) put2<kStore>(y + p * P, v[2 * p], v[2 * p + 1]);
   }
   if constexpr (kNow != Now::none) {
-    for (int64_t b = 0; b < n * P * (int64_t)sizeof(T); b += 64) prefetch((const char*)(w.cur + i) + kAhead + b);
+    if constexpr (kExactPrefetch)
+      for (int64_t b = 0; b < n * P * (int64_t)sizeof(T); b += 64) prefetch((const char*)(w.cur + i) + kAhead + b);
     for (int p = 0; p < n; ++p) load2(w.cur + i + p * P, v[2 * p], v[2 * p + 1]);
     for (int k = 0; k < 2 * n; ++k) {
       found.most = max(found.most, v[k]);

@@ -61,6 +61,22 @@ ExactWide merge_as(const ExactWide& a, const ExactWide& b) {
   return w;
 }
 
+// Elements, `step` bytes apart, whose byte in `where` is 0 become `blank`. Every one is written: the loop becomes
+// vectors.
+template <class U>
+void blank_out(char* row, int64_t n, const char* where, int64_t step, const char* blank) {
+  U none, *to = (U*)row;
+  std::memcpy(&none, blank, sizeof none);
+  const auto chosen = [&](int64_t i, char live) {
+    const U take = (U)((U)0 - (U)(live != 0));
+    to[i] = (U)((to[i] & take) | (none & (U)~take));
+  };
+  if (step == 1)
+    for (int64_t i = 0; i < n; ++i) chosen(i, where[i]);
+  else
+    for (int64_t i = 0; i < n; ++i) chosen(i, where[i * step]);
+}
+
 class Runner {
  public:
   explicit Runner(const ExactProblem& problem)
@@ -271,11 +287,23 @@ class Runner {
       for (int64_t k = 0; !turned && k < piece.count; ++k)
         copy_elements(size, x + k * inner.x, d.x, rows + k * stride + at * size, size, count);
       if (!p.where) return;
-      const char* where = p.where + piece.first.where + o.where;
-      for (int64_t k = 0; k < piece.count; ++k)
-        for (int64_t i = 0; i < count; ++i)
-          if (!where[k * inner.where + i * d.where]) set_neg_inf(p.dtype, rows + k * stride + (at + i) * size);
+      char blank[8] = {};
+      set_neg_inf(p.dtype, blank);
+      mask(piece, o, d, at, count, rows, stride, blank);
     });
+  }
+  void mask(const Piece& piece, const Place& o, const Dim& d, int64_t at, int64_t count, char* rows, int64_t stride,
+            const char* blank) const {
+    for (int64_t k = 0; k < piece.count; ++k) {
+      const char* where = p.where + piece.first.where + o.where + k * layout.inner().where;
+      char* row = rows + k * stride + at * size;
+      if (size == 2)
+        blank_out<uint16_t>(row, count, where, d.where, blank);
+      else if (size == 4)
+        blank_out<uint32_t>(row, count, where, d.where, blank);
+      else
+        blank_out<uint64_t>(row, count, where, d.where, blank);
+    }
   }
   // Results back to their places; what is masked gets 0, or -inf of a logarithm.
   void scatter(const Piece& piece, int64_t from, int64_t n, char* rows, int64_t stride) const {
@@ -283,13 +311,7 @@ class Runner {
     char blank[8] = {};
     if (p.op == Op::log_softmax) set_neg_inf(p.dtype, blank);
     layout.each_run(from, n, [&](int64_t at, int64_t count, const Place& o, const Dim& d) {
-      if (p.where) {
-        const char* where = p.where + piece.first.where + o.where;
-        for (int64_t k = 0; k < piece.count; ++k)
-          for (int64_t i = 0; i < count; ++i)
-            if (!where[k * inner.where + i * d.where])
-              std::memcpy(rows + k * stride + (at + i) * size, blank, (size_t)size);
-      }
+      if (p.where) mask(piece, o, d, at, count, rows, stride, blank);
       char* y = p.y + piece.first.y + o.y;
       const bool turned = std::abs(inner.y) < std::abs(d.y) && piece.count > 1;
       for (int64_t i = 0; turned && i < count; ++i)

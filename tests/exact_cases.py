@@ -22,7 +22,8 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 def same(got: Array, want: Array) -> bool:
     """Equal in every bit, NaN whatever its payload."""
-    assert got.shape == want.shape and got.dtype == want.dtype
+    assert got.shape == want.shape
+    assert got.dtype == want.dtype
     bits = {2: np.uint16, 4: np.uint32, 8: np.uint64}[got.dtype.itemsize]
     nan = np.isnan(want) if got.dtype.kind in "fV" else np.zeros(want.shape, bool)
     if got.dtype.kind in "fV" and not np.array_equal(np.isnan(got), nan):
@@ -37,7 +38,14 @@ def rows_of(dtype: str, n: int, seed: int = 0) -> Array:
     random = np.random.default_rng(seed)
     normal = random.standard_normal
     form = exact.format_of(dtype_of(dtype))
-    kinds = [normal(n), normal(n) * 5, normal(n) * 40, np.full(n, 3.25), np.zeros(n), -np.abs(normal(n)) * 1e-3]
+    kinds = [
+        normal(n),
+        normal(n) * 5,
+        normal(n) * 40,
+        np.full(n, 3.25),
+        np.zeros(n),
+        -np.abs(normal(n)) * 1e-3,
+    ]
     for k in (-3, -1, 0, 1, 2, 5):  # maxima beside where the top bin changes
         border = (form.width * k - 1.5) * LN2
         row = border - np.abs(normal(n)) * 8
@@ -47,8 +55,25 @@ def rows_of(dtype: str, n: int, seed: int = 0) -> Array:
         row = -random.uniform(low, high, n)
         row[random.integers(n) if n else slice(0)] = 0.0
         kinds += [row, row + 1000.0]
-    for scale in (2.0**8, 2.0**18.9, 2.0**19, 2.0**20, 2.0**29, 2.0**30, 2.0**31, 2.0**48, 2.0**49, 2.0**62, 2.0**63):
-        kinds += [scale + normal(n) * scale * 1e-6, -scale + normal(n) * 30, normal(n) * scale, np.full(n, scale)]
+    for scale in (
+        2.0**8,
+        2.0**18.9,
+        2.0**19,
+        2.0**20,
+        2.0**29,
+        2.0**30,
+        2.0**31,
+        2.0**48,
+        2.0**49,
+        2.0**62,
+        2.0**63,
+    ):
+        kinds += [
+            scale + normal(n) * scale * 1e-6,
+            -scale + normal(n) * 30,
+            normal(n) * scale,
+            np.full(n, scale),
+        ]
     x = np.array(kinds).reshape(len(kinds), n)
     special = [special_row(normal(n), form, kind) for kind in range(9)]
     with np.errstate(over="ignore"):

@@ -20,6 +20,7 @@ from array_calls import CALLS, X, call
 from helpers import assert_close, bound, truth
 
 import online_softmax
+from online_softmax import scipy
 from online_softmax.frontends import arrays
 
 SERVED_BY_FACES = [name for name in CALLS if not name.endswith(arrays._DERIVATIVES)]
@@ -239,6 +240,108 @@ def test_signatures_and_documents_are_kept() -> None:
 def test_a_wrong_number_of_arguments_is_python_s_error() -> None:
     with pytest.raises(TypeError, match=r"logaddexp\(\) takes 2 positional arguments but 3 were given"):
         online_softmax.logaddexp(xs.asarray(1.0), 1.0, 2.0)
+
+
+@pytest.mark.parametrize("make", [*MAKERS.values(), xs.asarray, np.asarray])
+def test_an_argument_given_twice_is_python_s_error(make: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=r"softmax_topk\(\) got multiple values for argument 'k'"):
+        online_softmax.softmax_topk(make(X), 1, k=2)
+
+
+@pytest.mark.parametrize("make", [torch.from_numpy, jnp.asarray])
+def test_lists_of_arrays_that_numpy_cannot_read(make: Callable[..., Any]) -> None:
+    def listed(x: Any) -> Any:
+        return online_softmax.logsumexp([x, x]).sum()
+
+    gradient = jax.grad if make is jnp.asarray else torch.func.grad
+    with pytest.raises(
+        TypeError, match=r"(?s)x could not be read as an array: .*one of them all, by .* stack"
+    ):
+        gradient(listed)(make(np.array(X)))
+
+
+def test_an_out_of_jax_is_refused_by_what_it_is() -> None:
+    with pytest.raises(
+        TypeError, match=r"out is an option for NumPy arrays and the arguments are a jax\.Array"
+    ):
+        online_softmax.softmax(X, out=jnp.zeros((3, 5)))
+
+
+@pytest.mark.parametrize("name", SERVED_BY_FACES)
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_nested_tensors_are_refused_by_name(name: str, layout: torch.layout) -> None:
+    def nested(a: np.ndarray) -> torch.Tensor:
+        t = torch.from_numpy(np.array(a))
+        return torch.nested.nested_tensor([t, t], layout=layout) if t.ndim else t
+
+    with pytest.raises(TypeError, match=r"is a nested tensor: a dense one, by .to_padded_tensor"):
+        call(name, nested)
+
+
+@pytest.mark.parametrize("name", SERVED_BY_FACES)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors:UserWarning")
+def test_masked_tensors_are_refused_by_name(name: str) -> None:
+    def masked(a: np.ndarray) -> torch.Tensor:
+        t = torch.from_numpy(np.array(a))
+        return (
+            torch.masked.masked_tensor(t, torch.ones_like(t, dtype=torch.bool))
+            if t.is_floating_point()
+            else t
+        )
+
+    with pytest.raises(TypeError, match=r"is a torch.masked.MaskedTensor: \w+.get_data\(\) would do"):
+        call(name, masked)
+
+
+def test_groups_of_meta_tensors_have_to_be_counted() -> None:
+    x, ids = torch.ones(3, device="meta"), torch.zeros(3, dtype=torch.int64, device="meta")
+    with pytest.raises(
+        ValueError, match="num_segments was not given and ids lies on meta: the number of grou"
+    ):
+        online_softmax.segment_logsumexp(x, ids=ids)
+    assert online_softmax.segment_logsumexp(x, ids=ids, num_segments=2).shape == (2,)
+
+
+ONES = (1,) * 64
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda: online_softmax.softmax(np.zeros(ONES), axis=()), "axis=.. of an array of 64 dimensions"),
+        (lambda: online_softmax.logsumexp(np.zeros(ONES), axis=()), "axis=.. of an array of 64 dimensions"),
+        (lambda: scipy.logsumexp(np.zeros(ONES, "g"), axis=()), "axis=.. of an array of 64 dimensions"),
+        (lambda: online_softmax.softmax(torch.zeros(ONES), axis=()), "axis=.. of an array of 64 dimensions"),
+        (lambda: online_softmax.softmax(torch.zeros((2, *ONES)), axis=0), "x has 65 dimensions: 64 at most"),
+        (lambda: online_softmax.softmax(torch.zeros((*ONES, 20_000))), "x has 65 dimensions: 64 at most"),
+        (lambda: online_softmax.sample(torch.zeros((*ONES, 2))), "logits has 65 dimensions: 64 at most"),
+        (lambda: online_softmax.softmax(jnp.zeros(ONES)), "of an array of 64 dimensions: axes of at most 62"),
+        (lambda: online_softmax.softmax(jnp.zeros(ONES), axis=()), "64 dimensions: axes of at most 62"),
+    ],
+)
+def test_too_many_dimensions_are_refused(function: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        function()
+
+
+def test_many_dimensions_are_served() -> None:
+    assert online_softmax.softmax(np.zeros(ONES[1:]), axis=()).shape == ONES[1:]
+    assert online_softmax.softmax(torch.zeros(ONES), axis=0).shape == ONES
+    assert online_softmax.softmax(jnp.zeros(ONES[2:]), axis=()).shape == ONES[2:]
+    assert online_softmax.softmax(jnp.zeros(ONES), axis=3).shape == ONES
+    a, b = np.zeros((*ONES[2:], 2, 1)), np.zeros((1, 3))  # numpy.broadcast_shapes takes 32 dimensions
+    assert online_softmax.logaddexp(a, b).shape == (*ONES[2:], 2, 3)
+    assert scipy.logsumexp(b, b=np.ones((*ONES[2:], 2, 1)), axis=-1).shape == (*ONES[2:], 2)
+    with pytest.raises(ValueError, match="shapes that broadcast to each other would do"):
+        online_softmax.logaddexp(np.zeros((*ONES, 2)[1:]), np.zeros(3))
+
+
+@pytest.mark.parametrize("name", ["softmax", "attention", "segment_softmax", "logsumexp", "window_logsumexp"])
+def test_texts_of_any_length_are_refused_by_name(name: str) -> None:
+    texts = np.dtypes.StringDType()
+    with pytest.raises(TypeError, match=r"^\w+ holds StringDType"):
+        call(name, lambda a: a.astype(str).astype(texts) if a.dtype.kind == "f" else a)
 
 
 def in_a_new_process(script: str) -> str:

@@ -123,6 +123,34 @@ def test_exit_with_work_done_is_clean(fresh_python):
     assert float(done.stdout) == pytest.approx(1 / 40_000, rel=2.0**-23)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "osm.softmax(x)",
+        "osm.logcumsumexp(x)",
+        "osm.cross_entropy(x, t)",
+        "osm.attention(q, q, q)",
+        "osm.sample(x)",
+        "osm.linear_cross_entropy(x, x, t)",
+    ],
+)
+def test_exit_while_daemon_threads_are_in_calls_is_clean(fresh_python, call):
+    """They come back to an interpreter that ends, and find no way in."""
+    script = (
+        "import threading, time, numpy as np, online_softmax as osm\n"
+        "x, t = np.zeros((1000, 2000), np.float32), np.zeros(1000, int)\n"
+        "q = np.zeros((1, 4, 500, 64), np.float32)\n"
+        "def work():\n"
+        f"    while True: {call}; done.set()\n"
+        "done = threading.Event()\n"
+        "for _ in range(3): threading.Thread(target=work, daemon=True).start()\n"
+        "done.wait()\n"
+    )
+    done = fresh_python(script)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
 def test_version_is_the_one_of_the_project():
     project = Path(__file__).parents[1] / "pyproject.toml"
     assert osm.__version__ == tomllib.loads(project.read_text())["project"]["version"]

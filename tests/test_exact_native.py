@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exact_cases import DTYPES, dtype_of, expected, rows_of, same
 
 from online_softmax import cpu, cpu_exact, exact
-
-from exact_cases import DTYPES, dtype_of, expected, rows_of, same
 
 Array = Any
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,7 +76,7 @@ def test_layouts(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("axis", (0, 1))
+@pytest.mark.parametrize("axis", [0, 1])
 def test_masks(dtype: str, axis: int) -> None:
     random = np.random.default_rng(4)
     for n in (1, 5, 40, 3000):
@@ -112,7 +111,8 @@ def test_threads_and_splits(dtype: str) -> None:
         while len(pieces) > 1:
             pieces.append(cpu_exact.merge(pieces.pop(0), pieces.pop(0)))
         (m, a), out = pieces[0], np.empty_like(x)
-        assert same(m, want["m"]) and same(a, want["a"])
+        assert same(m, want["m"])
+        assert same(a, want["a"])
         for part, to in zip(np.split(x, cuts, axis), np.split(out, cuts, axis), strict=True):
             cpu_exact.normalize(part, m, a, to, (axis,))
         assert same(out, want["softmax"])
@@ -157,7 +157,7 @@ def test_elements_under_a_foreign_state(isa: str, dtype: str) -> None:
                 assert same(out, want), (shift, log)
 
 
-@pytest.mark.parametrize("dtype", ("float32", "float64"))
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_merge_of_every_pair(dtype: str) -> None:
     form = exact.format_of(dtype_of(dtype))
     states = [exact.state(rows_of(dtype, n, seed=n), form) for n in (1, 33)]
@@ -166,7 +166,8 @@ def test_merge_of_every_pair(dtype: str) -> None:
     n = len(m)
     left, right = (m.repeat(n), a.repeat(n, 0)), (np.tile(m, n), np.tile(a, (n, 1)))
     want, found = exact.merge(left, right, form), cpu_exact.merge(left, right)
-    assert same(found[0], want[0]) and same(found[1], want[1])
+    assert same(found[0], want[0])
+    assert same(found[1], want[1])
     assert same(cpu_exact.lse(*want), exact.lse(*want, form))
     assert same(cpu_exact.log_sum(*want), exact.log_sum(*want, form))
     shaped = tuple(s.reshape(n, n, *s.shape[1:]).swapaxes(0, 1) for s in want)
@@ -178,8 +179,10 @@ def test_empty() -> None:
         x = np.empty(shape, np.float32)
         m, a = cpu_exact.state(x, axes)
         left = tuple(n for d, n in enumerate(shape) if d not in axes)
-        assert m.shape == left and a.shape == (*left, 3)
-        assert np.all(m == -np.inf) and not a.any()
+        assert m.shape == left
+        assert a.shape == (*left, 3)
+        assert np.all(m == -np.inf)
+        assert not a.any()
         assert np.all(cpu_exact.logsumexp(x, axes) == -np.inf)
         cpu_exact.softmax(x, x.copy(), axes)
     lone = np.float32(2.5).reshape(())
@@ -234,7 +237,7 @@ print(bad)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fesetround of glibc's libm.so.6")
-@pytest.mark.parametrize("mode", (0x400, 0x800, 0xC00))
+@pytest.mark.parametrize("mode", [0x400, 0x800, 0xC00])
 def test_another_rounding_mode_is_refused(mode: int) -> None:
     if os.uname().machine != "x86_64":
         pytest.skip("the modes' numbers are those of x86-64")

@@ -9,6 +9,7 @@
 namespace osm::isa_avx2 {
 namespace {
 
+#define OSM_TOGETHER 3  // 1, 2, 3 and 4 pairs tried: 3 by a little
 #ifdef OSM_OUTLINED  // under a sanitizer, whose checks make the inlined kernels take minutes to compile
 #define OSM_INLINE inline
 #define OSM_LAMBDA_INLINE
@@ -23,6 +24,7 @@ namespace {
 #include "../exp.inl.h"
 #include "../elements.inl.h"
 #include "../exact.inl.h"
+#include "../exact_states.inl.h"
 #include "../exact_rows.inl.h"
 // clang-format on
 

@@ -23,6 +23,7 @@ namespace {
 #include "../exp.inl.h"
 #include "../elements.inl.h"
 #include "../exact.inl.h"
+#include "../exact_states.inl.h"
 #include "../exact_rows.inl.h"
 // clang-format on
 

@@ -8,6 +8,8 @@ struct Brain {
   uint16_t bits;
 };
 
+constexpr bool kExactPrefetch = false;  // arithmetic takes longer than memory: prefetches are in its way
+
 OSM_INLINE F32 fused(F32 a, F32 b, F32 c) { return fma(a, b, c); }
 OSM_INLINE F64 fused(F64 a, F64 b, F64 c) { return fma(a, b, c); }
 OSM_INLINE F32 fused_less(F32 a, F32 b, F32 c) { return fms(a, b, c); }
@@ -26,6 +28,14 @@ struct BitSum {
   __m256i v = _mm256_setzero_si256();
   OSM_INLINE void add(F32 a) { v = _mm256_add_epi32(v, _mm256_castps_si256(a.v)); }
   OSM_INLINE void add(F64 a) { v = _mm256_add_epi64(v, _mm256_castpd_si256(a.v)); }
+  OSM_INLINE void less(uint32_t b) { v = _mm256_sub_epi32(v, _mm256_set1_epi32((int)b)); }
+  OSM_INLINE void less(uint64_t b) { v = _mm256_sub_epi64(v, _mm256_set1_epi64x((long long)b)); }
+  OSM_INLINE V bits() const {
+    if constexpr (sizeof(typename V::Scalar) == 4)
+      return {_mm256_castsi256_ps(v)};
+    else
+      return {_mm256_castsi256_pd(v)};
+  }
   // The sum of what the lanes have beyond `less`, which is what counts modulo 2^32 or 2^64.
   OSM_INLINE int64_t beyond(uint32_t less) const {
     const __m256i s = _mm256_sub_epi32(v, _mm256_set1_epi32((int)less));

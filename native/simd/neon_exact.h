@@ -8,6 +8,8 @@ struct Brain {
   uint16_t bits;
 };
 
+constexpr bool kExactPrefetch = true;  // of the row that is summed
+
 OSM_INLINE F32 fused(F32 a, F32 b, F32 c) { return fma(a, b, c); }
 OSM_INLINE F64 fused(F64 a, F64 b, F64 c) { return fma(a, b, c); }
 OSM_INLINE F32 fused_less(F32 a, F32 b, F32 c) { return fms(a, b, c); }
@@ -31,6 +33,8 @@ template <>
 struct BitSum<F32> {
   uint32x4_t v = vdupq_n_u32(0);
   OSM_INLINE void add(F32 a) { v = vaddq_u32(v, vreinterpretq_u32_f32(a.v)); }
+  OSM_INLINE void less(uint32_t b) { v = vsubq_u32(v, vdupq_n_u32(b)); }
+  OSM_INLINE F32 bits() const { return {vreinterpretq_f32_u32(v)}; }
   // The sum of what the lanes have beyond `less`, which is what counts modulo 2^32 or 2^64.
   OSM_INLINE int64_t beyond(uint32_t less) const {
     return vaddlvq_s32(vreinterpretq_s32_u32(vsubq_u32(v, vdupq_n_u32(less))));

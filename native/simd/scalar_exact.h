@@ -10,6 +10,8 @@ struct Brain {
   uint16_t bits;
 };
 
+constexpr bool kExactPrefetch = true;  // of the row that is summed
+
 OSM_INLINE F32 fused(F32 a, F32 b, F32 c) { return {__builtin_fmaf(a.v, b.v, c.v)}; }
 OSM_INLINE F64 fused(F64 a, F64 b, F64 c) { return {__builtin_fma(a.v, b.v, c.v)}; }
 OSM_INLINE F32 fused_less(F32 a, F32 b, F32 c) { return {__builtin_fmaf(a.v, b.v, -c.v)}; }
@@ -27,6 +29,8 @@ template <class V>
 struct BitSum {
   typename Law<typename V::Scalar>::Bits v = 0;
   OSM_INLINE void add(V a) { v += bits_of(a.v); }
+  OSM_INLINE void less(typename Law<typename V::Scalar>::Bits b) { v -= b; }
+  OSM_INLINE V bits() const { return {number_of(v)}; }
   // What the sum has beyond `less`, which is what counts modulo 2^32 or 2^64.
   OSM_INLINE int64_t beyond(uint32_t less) const { return (int32_t)((uint32_t)v - less); }
   OSM_INLINE int64_t beyond(uint64_t less) const { return (int64_t)((uint64_t)v - less); }

@@ -33,6 +33,7 @@ inline uint16_t to_half(double v) {
   const double a = std::fabs(v);
   if (std::isnan(v)) return 0x7e00;
   if (a >= 65520.0) return sign | 0x7c00;
+  if (a == 0) return sign;
   int e = 0;
   std::frexp(a, &e);
   const int scale = e < -13 ? -24 : e - 11;                      // the spacing of halves around a

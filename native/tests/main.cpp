@@ -55,6 +55,7 @@ int main(int argc, char** argv) {
   tests::test_driver();
   tests::test_attention();
   tests::test_product();
+  tests::test_exact();
   tests::test_scans();
   tests::test_sample();
   tests::test_losses();

@@ -183,6 +183,7 @@ void test_kernels();
 void test_driver();
 void test_attention();
 void test_product();
+void test_exact();
 void test_scans();
 void test_sample();
 void test_losses();

@@ -33,7 +33,8 @@ def _probe(dtype: np.dtype[Any]) -> Array:
     """Rows that use every bit of a term: quotients of whole numbers by powers of two, so exact anywhere."""
     whole = (np.arange(4 * 131, dtype=np.int64) * 7919 + 104729) % 65521 - 32768
     scales = np.array([[2.0**-19], [2.0**-12], [2.0**-10], [2.0**-8]])
-    return (whole.reshape(4, 131) * scales).astype(dtype)
+    x: Array = (whole.reshape(4, 131) * scales).astype(dtype)
+    return x
 
 
 def _checksum(x: Array, plan: _core.Plan) -> int:
@@ -64,13 +65,12 @@ def self_test(isa: str | None = None) -> None:
 def _complaint(isa: str, dtype: str) -> str:
     one, tiny = np.float64(1), np.float64(2.0**-60)
     nearest = one + tiny == one and one - tiny == one
-    cause = (
-        "the kernels were built with options that reassociate or replace floating-point operations, or this CPU "
-        "departs from IEEE 754"
-        if nearest
-        else "the rounding mode of this thread is not to nearest; fesetround(FE_TONEAREST) before the call would do"
-    )
-    return f'order="any" is refused: the {isa} kernels of {dtype} do not give the bits of the definition: {cause}'
+    if nearest:
+        cause = "they were built with options that reassociate, or this CPU departs from IEEE 754"
+    else:
+        cause = "this thread does not round to nearest; fesetround(FE_TONEAREST) before the call would do"
+    what = f"the {isa} kernels of {dtype} do not give the bits of the definition"
+    return f'order="any" is refused: {what}: {cause}'
 
 
 def _plan(isa: str | None, threads: int | None) -> _core.Plan:
@@ -97,7 +97,7 @@ def _where(where: Array | None, x: Array) -> Array | None:
 
 def _state(x: Array, axes: tuple[int, ...], where: Array | None, plan: _core.Plan) -> exact.State:
     form, left = exact.format_of(x.dtype), _left(x, axes)
-    m, a = np.empty(left, form.dtype), np.empty((*left, form.slices), np.int64)
+    m, a = cpu.empty(left, form.dtype), cpu.empty((*left, form.slices), np.int64)
     _core.exact_array(
         plan, _STATE, False, cpu.CODES[x.dtype], x.shape, _mask(axes), cpu.address(x), x.strides, 0,
         _NO_STRIDES, *_optional(where), cpu.address(m), cpu.address(a), 0,
@@ -122,7 +122,7 @@ def _map(
 
 
 def _lse(m: Array, a: Array, plan: _core.Plan) -> Array:
-    result = np.empty(m.shape, m.dtype)
+    result = cpu.empty(m.shape, m.dtype)
     code = _DOUBLE if m.dtype == np.float64 else _SINGLE
     _core.exact_lse(plan, code, m.size, cpu.address(m), cpu.address(a), cpu.address(result))
     return result
@@ -158,7 +158,7 @@ def logsumexp(
 ) -> Array:
     """Log-sum-exp over `axes`, which are removed; float64 where x is, else float32."""
     plan = _plan(isa, threads)
-    result = np.empty(_left(x, axes), cpu.state_dtype(x.dtype))
+    result = cpu.empty(_left(x, axes), cpu.state_dtype(x.dtype))
     _core.exact_array(
         plan, _LSE, False, cpu.CODES[x.dtype], x.shape, _mask(axes), cpu.address(x), x.strides, 0,
         _NO_STRIDES, *_optional(_where(where, x)), 0, 0, cpu.address(result),
@@ -204,7 +204,7 @@ def merge(left: exact.State, right: exact.State) -> exact.State:
     """The states of what either has seen; one shape and format."""
     plan = _plan(None, None)
     (m_a, a), (m_b, b) = _dense(left), _dense(right)
-    m, sums = np.empty(m_a.shape, m_a.dtype), np.empty(a.shape, np.int64)
+    m, sums = cpu.empty(m_a.shape, m_a.dtype), cpu.empty(a.shape, np.int64)
     code = _DOUBLE if m.dtype == np.float64 else _SINGLE
     _core.exact_merge(plan, code, m.size, *map(cpu.address, (m_a, a, m_b, b, m, sums)))
     return m, sums
@@ -219,7 +219,7 @@ def log_sum(m: Array, a: Array) -> Array:
     """What lse has above m, float64."""
     plan = _plan(None, None)
     m, a = _dense((m, a))
-    result = np.empty(m.shape, np.float64)
+    result = cpu.empty(m.shape, np.float64)
     code = _DOUBLE if m.dtype == np.float64 else _SINGLE
     _core.exact_log_sum(plan, code, m.size, cpu.address(m), cpu.address(a), cpu.address(result))
     return result

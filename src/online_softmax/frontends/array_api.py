@@ -64,28 +64,41 @@ def read(value: Any, name: str) -> Array:
         if device not in _HOST:
             place = _DEVICES.get(device, f"DLPack device {device}")
             raise TypeError(f"{name} lies on {place}:{number} (it is a {kind}): CPU memory would do")
-    found = _from_dlpack(value)
-    if found is not None:
-        return found
+    refused = ""
+    if hasattr(value, "__dlpack__"):
+        try:
+            return np.from_dlpack(value)
+        except _CANNOT as error:  # a format that DLPack lacks, or NumPy's part of it
+            refused = f" ({error})"
     try:
         found = np.asarray(value)
     except _CANNOT as error:
         raise TypeError(
-            f"{name} is a {kind}, which could be read neither through DLPack nor by NumPy ({error}): a dense "
-            f"array in CPU memory would do"
+            f"{name} is a {kind}, which could be read neither through DLPack{refused} nor by NumPy ({error})"
+            f": a dense array in CPU memory would do"
         ) from error
     if found.dtype.kind == "O":
-        raise TypeError(f"{name} is a {kind}, which NumPy reads as objects: a dense array would do")
+        why = f", and through DLPack not at all{refused}" if refused else ""
+        raise TypeError(f"{name} is a {kind}, which NumPy reads as objects{why}: a dense array would do")
     return found
 
 
-def _from_dlpack(value: Any) -> Array | None:
-    if not hasattr(value, "__dlpack__"):
-        return None
-    try:
-        return np.from_dlpack(value)
-    except _CANNOT:  # formats that DLPack or NumPy's part of it lacks: NumPy may read them otherwise
-        return None
+def in_place(value: Any, name: str, seen: Array) -> None:
+    """Raises TypeError where `seen`, what `read` made of `value`, is a copy: nothing written there would
+    reach `value`. Two copies lie in two places."""
+    again = read(value, name)
+    if seen.size and seen.__array_interface__["data"][0] != again.__array_interface__["data"][0]:
+        raise TypeError(
+            f"{name} is a {full_name(type(value))}, of which NumPy gets a copy: an array whose memory it can "
+            f"write would do"
+        )
+
+
+def one_device(value: Any, name: str, first: Any, beside: str) -> None:
+    """Raises TypeError where two arrays of one library lie on different devices of it."""
+    here, there = (getattr(a, "device", None) for a in (value, first))
+    if here != there:
+        raise TypeError(f"{name} lies on {here} and {beside} on {there}: one device for all would do")
 
 
 def returned(result: Any, like: Any, library: Any) -> Any:

@@ -104,9 +104,10 @@ def routed(function: Callable[P, R]) -> Callable[P, R]:
         if len(args) <= len(here.places):
             given: dict[str, Any] = dict(zip(here.places, args, strict=False))
             given.update(kwargs)
-            result = elsewhere(here, given, said=True)
-            if result is not NotImplemented:
-                return cast(R, result)
+            if len(given) == len(args) + len(kwargs):  # else one is given twice, which Python itself refuses
+                result = elsewhere(here, given, said=True)
+                if result is not NotImplemented:
+                    return cast(R, result)
         return function(*args, **kwargs)
 
     return call
@@ -153,6 +154,8 @@ def _foreign(name: str, value: Any) -> _Foreign | None:
             return _Foreign(name, value, module)
     _refuse(name, value)
     if not array_api.exported(value):
+        if hasattr(type(value), "__cuda_array_interface__"):
+            raise TypeError(f"{name} lies on a GPU (it is a {full_name(type(value))}): CPU memory would do")
         return None
     return _Foreign(name, value, "array", array_api.namespace(value))
 
@@ -253,8 +256,9 @@ def _unknown_option(
     optional = [name for name, p in parameters.items() if p.default is not inspect.Parameter.empty]
     for name in options:
         if name not in parameters:
+            others = "the arguments are" if name == first.name else f"{first.name} is"
             raise TypeError(
-                f"{name} is an option for NumPy arrays and {first.name} is {first.article}, which has "
+                f"{name} is an option for NumPy arrays and {others} {first.article}, which has "
                 f"{', '.join(optional)}: one of these would do"
             ) from error
 
@@ -264,7 +268,10 @@ def _through_numpy(function: Callable[..., Any], given: Mapping[str, Any], forei
     library = foreign[0].library
     inside = dict(given)
     for found in foreign:
+        array_api.one_device(found.value, found.name, foreign[0].value, foreign[0].name)
         inside[found.name] = array_api.read(found.value, found.name)
+        if found.name == "out":
+            array_api.in_place(found.value, "out", inside["out"])
     if library is None:
         return _own_out(function(**inside), inside, given)
     if inside.get("dtype") is not None:

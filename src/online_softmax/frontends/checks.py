@@ -27,6 +27,8 @@ SERVED: Final = (FLOAT64, FLOAT32, np.dtype(np.float16), np.dtype(ml_dtypes.bflo
 CONVERTED: Final = (np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2))
 _BY_NAME: Final = {dtype.name: dtype for dtype in SERVED + CONVERTED}
 _NAMES: Final = ", ".join(_BY_NAME)
+#: Of NumPy's arrays, and of the native core's.
+MOST_DIMENSIONS: Final = 64
 #: Orders of combination: what the bits of a row depend on.
 ORDERS: Final = ("row", "any")
 #: Steps allowed to the exact overlap test before the answer counts as "they overlap".
@@ -57,15 +59,22 @@ def array(value: Any, name: str) -> Array:
     except ValueError as error:
         raise ValueError(f"{name} could not be read as an array of numbers: {error}") from error
     except (TypeError, RuntimeError) as error:  # tensors of PyTorch that NumPy cannot read
-        hint = (
-            "of a tensor, t.detach().cpu().numpy() would do, in bfloat16 t.detach().cpu().view(torch.int16)"
-        )
-        raise TypeError(
-            f"{name} could not be read as an array: {error} ({hint}.numpy().view(ml_dtypes.bfloat16))"
-        ) from error
-    native = given.dtype.newbyteorder("=")
-    _real(native, name)
+        if isinstance(value, list | tuple):
+            hint = "of several tensors or JAX arrays, one of them all, by their library's stack(), would do"
+        else:
+            hint = (
+                "of a tensor, t.detach().cpu().numpy() would do, in bfloat16 "
+                "t.detach().cpu().view(torch.int16).numpy().view(ml_dtypes.bfloat16)"
+            )
+        raise TypeError(f"{name} could not be read as an array: {error} ({hint})") from error
+    native = in_order(given.dtype)
+    _real(native, name, hasattr(value, "astype") and not isinstance(value, type))
     return aligned(given.astype(native, copy=False))
+
+
+def in_order(dtype: DType) -> DType:
+    """`dtype` in the byte order of this machine. NumPy's variable-length strings have none to change."""
+    return dtype.newbyteorder("=") if dtype.byteorder in "<>" else dtype
 
 
 def aligned(values: Array) -> Array:
@@ -73,7 +82,7 @@ def aligned(values: Array) -> Array:
     return values if values.flags.aligned else values.copy()
 
 
-def _real(dtype: DType, name: str) -> None:
+def _real(dtype: DType, name: str, converts: bool) -> None:
     if dtype in SERVED or dtype in CONVERTED or dtype.kind in "iub":
         return
     if dtype.kind == "f" and dtype.itemsize > FLOAT64.itemsize:
@@ -82,7 +91,8 @@ def _real(dtype: DType, name: str) -> None:
         )
     if dtype.kind == "c":
         raise TypeError(f"{name} is {dtype.name}: complex numbers are not served, pass real numbers")
-    raise TypeError(f"{name} holds {dtype}: real numbers would do ({_NAMES}, integers, bool)")
+    hint = f"; {name}.astype('float64') converts numbers" if dtype.kind == "O" and converts else ""
+    raise TypeError(f"{name} holds {dtype}: real numbers would do ({_NAMES}, integers, bool){hint}")
 
 
 def result_dtype(given: DType, dtype: Any) -> DType:
@@ -93,7 +103,7 @@ def result_dtype(given: DType, dtype: Any) -> DType:
         asked = _BY_NAME[dtype] if isinstance(dtype, str) and dtype in _BY_NAME else np.dtype(dtype)
     except (TypeError, ValueError) as error:
         raise TypeError(f"dtype={dtype!r} is not a data type: one of {_NAMES} would do") from error
-    asked = asked.newbyteorder("=")
+    asked = in_order(asked)
     if asked not in SERVED and asked not in CONVERTED:
         raise TypeError(f"dtype={asked.name} cannot hold the result: one of {_NAMES} would do")
     return asked
@@ -136,6 +146,10 @@ def axes(axis: Any, dim: Any, ndim: int) -> tuple[int, ...]:
     found = sorted(_one_axis(a, name, ndim, axis) for a in (axis if many else (axis,)))
     if len(set(found)) != len(found):
         raise ValueError(f"{name}={axis!r} names an axis twice: each axis once would do")
+    if not found and ndim >= MOST_DIMENSIONS:  # every element becomes a row along one axis more
+        raise ValueError(
+            f"{name}=() of an array of {ndim} dimensions: at most {MOST_DIMENSIONS - 1} would do"
+        )
     return tuple(found) if ndim else ()
 
 
@@ -194,6 +208,23 @@ def weights(b: Any, shape: tuple[int, ...]) -> Array | None:
     elif given.dtype not in (FLOAT64, FLOAT32):
         given = given.astype(FLOAT32)
     return _broadcast(given, shape, "b")
+
+
+def common_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that two broadcast to: numpy.broadcast_shapes, which takes 32 dimensions at most.
+
+    Raises ValueError where there is none.
+    """
+    ndim = max(len(a), len(b))
+    pairs = zip((1,) * (ndim - len(a)) + a, (1,) * (ndim - len(b)) + b, strict=True)
+    shape = tuple(m if n == 1 else n for n, m in pairs)
+    if any(
+        given != 1 and given != made
+        for of in (a, b)
+        for given, made in zip(of[::-1], shape[::-1], strict=False)
+    ):
+        raise ValueError(f"{a} and {b} do not broadcast to each other")
+    return shape
 
 
 def _broadcast(given: Array, shape: tuple[int, ...], name: str) -> Array:

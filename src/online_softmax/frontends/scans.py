@@ -213,7 +213,7 @@ def gradient_of(dout: Any, shape: tuple[int, ...]) -> Array:
 
 def _shape_of(a: Array, b: Array) -> tuple[int, ...]:
     try:
-        return np.broadcast_shapes(a.shape, b.shape)
+        return checks.common_shape(a.shape, b.shape)
     except ValueError as error:
         shapes = f"a has shape {a.shape} and b {b.shape}"
         raise ValueError(f"{shapes}: shapes that broadcast to each other would do") from error

@@ -144,7 +144,7 @@ def _number(value: Any, name: str) -> Array:
     except (TypeError, ValueError, RuntimeError):
         return checks.array(value, name)  # which says what is wrong
     if wide_rows.serves(given.dtype):
-        return given.astype(given.dtype.newbyteorder("="), copy=False)
+        return given.astype(checks.in_order(given.dtype), copy=False)
     return checks.array(given, name)
 
 
@@ -165,7 +165,7 @@ def _promoted(a: Any, b: Any, terms: Array, weights: Array | None) -> np.dtype[A
 
 def _common(terms: Array, weights: Array) -> tuple[int, ...]:
     try:
-        return np.broadcast_shapes(terms.shape, weights.shape)
+        return checks.common_shape(terms.shape, weights.shape)
     except ValueError as error:
         raise ValueError(
             f"b has shape {weights.shape} and a {terms.shape}: shapes that broadcast to each other would do"

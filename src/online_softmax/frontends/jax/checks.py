@@ -17,6 +17,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 #: Formats the native core reads as they are.
 SERVED = tuple(map(jnp.dtype, (jnp.float64, jnp.float32, jnp.float16, jnp.bfloat16)))
+#: Axes travel as bits of an int64.
+_LAST_AXIS = 62
 _SERVED_NAMES = "float64, float32, float16 or bfloat16"
 
 
@@ -106,9 +108,9 @@ def axis_key(axis: Any, name: str = "axis") -> int | tuple[int, ...] | None:
 
 def axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
     """Non-negative axes in ascending order."""
+    found: list[int] = []
     if axis is None:
-        return tuple(range(ndim))
-    found = []
+        axis = tuple(range(ndim))
     for a in (axis,) if isinstance(axis, int) else axis:
         if not -ndim <= a < ndim:
             would = f"{-ndim} to {ndim - 1}" if ndim else "None or ()"
@@ -116,6 +118,9 @@ def axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
         found.append(a % ndim)
     if len(set(found)) != len(found):
         raise ValueError(f"axis={axis!r} names an axis twice: each once would do")
+    if max(found, default=ndim) > _LAST_AXIS:  # an empty tuple makes every element a row along one axis more
+        would = f"axes of at most {_LAST_AXIS} would do"
+        raise ValueError(f"axis={axis!r} of an array of {ndim} dimensions: {would}")
     return tuple(sorted(found))
 
 

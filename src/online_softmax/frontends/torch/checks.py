@@ -31,8 +31,17 @@ def any_tensor(value: Any, name: str) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         kind = f"{type(value).__module__.split('.')[0]}.{type(value).__name__}"
         raise TypeError(f"{name} is a {kind}: a torch.Tensor would do, as the other arguments are")
+    if value.is_nested:
+        raise TypeError(f"{name} is a nested tensor: a dense one, by .to_padded_tensor(0.0), would do")
+    if isinstance(value, torch.masked.MaskedTensor):
+        raise TypeError(
+            f"{name} is a torch.masked.MaskedTensor: {name}.get_data() would do, with {name}.get_mask() as "
+            f"where= or mask= of the functions that have it"
+        )
     if value.layout is not torch.strided:
         raise TypeError(f"{name} has layout {value.layout}: a dense tensor, by .to_dense(), would do")
+    if value.ndim > checks.MOST_DIMENSIONS:
+        raise ValueError(f"{name} has {value.ndim} dimensions: {checks.MOST_DIMENSIONS} at most would do")
     if value.device.type not in _DEVICES:
         raise NotImplementedError(f"{name} lies on {value.device}: a tensor on the CPU or on CUDA would do")
     return value

@@ -61,7 +61,7 @@ def plain() -> bool:
 def eager(x: Any) -> bool:
     """Whether x is a tensor like any other in a call that nothing traces or transforms. What autocast does to
     x, and whether it wants a gradient, is not asked."""
-    return type(x) is _Tensor and plain() and not x.is_neg()
+    return type(x) is _Tensor and plain() and not x.is_neg() and not x.is_nested
 
 
 def on_cpu(args: tuple[Any, ...]) -> bool:

@@ -13,6 +13,7 @@ from .row_ops import LOG_SOFTMAX, LOG_SOFTMAX_ANY, LSE, LSE_ANY, SOFTMAX, SOFTMA
 
 # Identity tests against this, and names of this module, keep the way to a small call short.
 _LAST: Final = -1
+_MOST: Final = arguments.MOST_DIMENSIONS
 _ROW: Final = "row"
 _eager: Final = mode.eager
 _is_grad_enabled: Final = torch.is_grad_enabled
@@ -143,7 +144,7 @@ def logsumexp(
 
 def _served(x: torch.Tensor) -> bool:
     """Whether the kernels take this plain tensor, along its last dimension, without a further look."""
-    return x.is_cpu and x.dtype in row_kernels.CODES and x.layout is torch.strided and x.ndim > 0
+    return x.is_cpu and x.dtype in row_kernels.CODES and x.layout is torch.strided and 0 < x.ndim <= _MOST
 
 
 def _normalised(x: Any, axis: Any, dim: Any, where: Any, dtype: Any, order: Any, log: bool) -> torch.Tensor:

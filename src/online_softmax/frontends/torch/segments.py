@@ -73,6 +73,8 @@ def _grouped(
         if len(places) != x.shape[over]:
             would = f"one for each of the {x.shape[over]} along axis would do"
             raise ValueError(f"ids has {len(places)} entries: {would}")
+        if count is None and places.is_meta:
+            raise ValueError("num_segments was not given and ids lies on meta: the number of groups would do")
         if count is None:
             count = int(places[-1]) + 1 if len(places) else 0
     elif not len(places):
