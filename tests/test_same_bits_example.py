@@ -28,10 +28,9 @@ def test_it_shows_that_only_any_order_keeps_the_bits() -> None:
         if name.endswith('order="any"'):
             assert counts == [1, 0] * 3
             assert error < 0.6
-        else:
-            assert counts[0] > 1 < counts[2], name
-            assert counts[1] > 0 < counts[3], name
-            assert counts[4:] == [1, 0], name
+        elif "logaddexp" in name:
+            assert counts[0] > 1, name
+            assert counts[1] > 4, name
         assert all(
             count == 1 if many == 0 else count > 1
             for count, many in zip(counts[::2], counts[1::2], strict=True)
@@ -48,7 +47,7 @@ def test_a_result_that_changes_or_is_wrong_is_a_fault(example: Callable[[str], A
     assert counts == steady
     assert script.faults(counts, worst, rows, true) == []
     assert len(script.faults([(1, 0), (2, 1), (1, 0)], worst, rows, true)) == 1
-    assert len(script.faults(steady, worst + [0, 2, 0], rows, true)) == 1
+    assert len(script.faults(steady, worst + np.array([0, 2, 0]), rows, true)) == 1
     wrong = script.Library(library.whole, lambda parts: library.merged(parts) + np.float32(1e-5 * len(parts)))
     counts, worst = script.measure(wrong, rows, true)
     assert counts[0][1] == 3
