@@ -15,6 +15,7 @@ import pytest
 from exact_golden import Results
 from exact_rows import Array
 
+import online_softmax as osm
 from online_softmax import cpu, cpu_exact, exact
 from online_softmax.exact import FLOAT32, FLOAT64, Format, format_of
 
@@ -90,10 +91,31 @@ def defined_merge(left: exact.State, right: exact.State) -> exact.State:
     return exact.merge(left, right, format_of(left[0].dtype))
 
 
+def functions(rows: Array) -> Results:
+    """What a caller has: the functions of the package, and its class of states."""
+    state = osm.ExactState.of(rows)
+    return Results(
+        state.m,
+        state.a,
+        osm.logsumexp(rows.astype(state.dtype), order="any"),
+        osm.softmax(rows, order="any"),
+        osm.log_softmax(rows, order="any"),
+    )
+
+
+def through_bytes(rows: Array) -> Results:
+    """Parts that have been to a file and back, merged at once; and what a state of them says of the row."""
+    packed = [osm.ExactState.of(part).to_bytes() for part in pieces(rows, 4)]
+    state = osm.ExactState.merge_many([osm.ExactState.from_bytes(data) for data in packed])
+    return Results(state.m, state.a, state.lse, state.prob(rows), state.logprob(rows))
+
+
 #: Name -> rows (r, n) to results. A further path (a GPU's, a build's) is a further entry.
 PATHS: dict[str, exact_golden.Path_] = {
     "definition": definition,
     "split": partial(split, seed=5, merge=defined_merge),
+    "functions": functions,
+    "through bytes": through_bytes,
     "split, native merge": partial(split, seed=8, merge=cpu_exact.merge),
 }
 for _isa in cpu.isas():

@@ -123,7 +123,7 @@ def test_float32_terms_are_within_delta_for_every_f(phase: int) -> None:
             worst = max(worst, float((off + of_f).max()))
     assert polynomial(np.array([2.0**-27]), FLOAT32)[0] == 1
     # Second-order parts and exp2's own error are far below a tenth of it.
-    assert 7.4e-8 < worst < 7.7e-8
+    assert 7.4e-8 < worst < 7.8e-8
     assert law_of(FLOAT32).delta == pytest.approx(9e-8)
 
 

@@ -6,7 +6,7 @@ A term is T(x) = p * 2**n; with M the row's maximum, d = M - x and w = exp(-d), 
 
 eta     the law multiplies by a float for log2(e): eta = 1 - that float / log2(e), 1.335e-8 for float32; the
         pair of float64 leaves nothing (1e-33).
-delta   what the polynomial and its roundings make of 2**f, and f's rounding: of float32 at most 7.7e-8 over
+delta   what the polynomial and its roundings make of 2**f, and f's rounding: of float32 at most 7.8e-8 over
         all f (tests/test_exact_terms.py goes through them), taken as 9e-8. Of float64, in u = 2**-53: 1.44
         for p and for q's part in it, 0.52 for the two roundings of f, taken as 2.2; from 2**49 on f is put
         together by three sums, 1.21, taken as 3.
