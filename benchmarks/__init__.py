@@ -13,6 +13,7 @@
     python -m benchmarks.torch_calls    one call on tensors                    -> results/torch_calls.json
     python -m benchmarks.training       training steps of two models           -> results/training.json
     python -m benchmarks.count          the bytes of the kernels, by cachegrind -> results/count.json
+    python -m benchmarks.exact_accuracy  errors of results in any order -> results/exact_accuracy.json
     python -m benchmarks.table          the Markdown table and the figure, from those files
 
 This file runs before NumPy, OpenBLAS, OpenMP and XLA are loaded, and they read the environment once: so the
