@@ -6,6 +6,7 @@
 #endif
 
 #include <atomic>
+#include <cfenv>
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
@@ -35,6 +36,9 @@ thread_local Scratch scratch;
 struct Job {
   const std::function<void(int64_t)>* work;
   int64_t items;
+  // The caller's rounding mode and flushing of subnormal numbers, which its helpers take on: a thread has those of the
+  // call that it was started in, and results would depend on who worked.
+  std::fenv_t arithmetic;
   std::atomic<int64_t> next{0};
   std::mutex mutex;
   std::exception_ptr error;  // the first; it ends the claiming, and the caller gets it when all threads are out
@@ -57,6 +61,7 @@ class Pool {
   bool run(Job& job, int threads) {
     std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
     if (!turn.owns_lock()) return false;
+    std::fegetenv(&job.arithmetic);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       grow(threads - 1);
@@ -104,6 +109,7 @@ class Pool {
       ++inside_;
       inside_seen_.store(inside_, std::memory_order_release);
       lock.unlock();
+      std::fesetenv(&job->arithmetic);
       claim_all(*job);
       lock.lock();
       --inside_;

@@ -115,6 +115,10 @@ class ExactAttentionState:
 
         Raises ValueError where there are none or shapes differ, TypeError as `merge`.
         """
+        if not isinstance(states, Iterable):
+            raise TypeError(
+                f"states is a {type(states).__name__}: a list, or an iterator, of states would do"
+            )
         total: Self | None = None
         for state in states:
             if total is None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from . import exact
 from .exact import FLOAT64, Format
-from .exact_state import ExactState
+from .exact_state import ExactState, several
 from .exact_sums import Sums
 from .loss_rules import Rules
 from .loss_state import Parted
@@ -119,7 +119,7 @@ class ExactLossState(Parted):
     @classmethod
     def merge_many(cls, states: Iterable[Parted]) -> Self:
         """All of them merged, one after another. ValueError where there are none; as `merge`."""
-        listed = list(states)
+        listed = list(several(states))
         if not listed:
             raise ValueError("states is empty: at least one state would do")
         merged: Any = listed[0]

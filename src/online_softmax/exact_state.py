@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -14,9 +14,11 @@ from .exact import FLOAT32, FLOAT64, Format, State
 from .state import Axis, mask_of, real, reduced_axes
 
 Array = NDArray[Any]
+T = TypeVar("T")
 
 #: Where the bits of a float have their sign.
 _SIGN: Final = {FLOAT32.kind: np.int32, FLOAT64.kind: np.int64}
+_MOST_SUM: Final = 1 << 62
 
 
 class ExactState:
@@ -55,7 +57,7 @@ class ExactState:
         if sums.shape != (*given.shape, form.slices):
             raise ValueError(f"a has shape {sums.shape}: {(*given.shape, form.slices)} would do")
         if not _possible(given, sums, form):
-            would = "a canonical maximum with sums of elements up to it would do"
+            would = f"a canonical maximum with sums of elements up to it, {_most(form)}, would do"
             raise ValueError(f"m and a hold a pair that no data has: {would}")
         self._set((given, sums))
 
@@ -99,12 +101,17 @@ class ExactState:
             return law(x.astype(form.dtype), m, a, form).astype(x.dtype)
 
     @classmethod
+    def _log_sum_exp(cls, pair: State) -> Array:
+        return exact.lse(*pair, exact.format_of(pair[0].dtype))
+
+    @classmethod
     def identity(cls, shape: int | tuple[int, ...] = (), dtype: DTypeLike = np.float32) -> Self:
-        """States of no data. Raises TypeError for a dtype other than float32 and float64."""
+        """States of no data. Raises TypeError for a dtype other than float32 and float64, TypeError or ValueError
+        for a shape that is none."""
         wanted = np.dtype(dtype)
         if wanted not in (FLOAT32.dtype, FLOAT64.dtype):
             raise TypeError(f"dtype={wanted} is not a state's: float32 or float64 would do")
-        sizes = (operator.index(shape),) if hasattr(shape, "__index__") else tuple(shape)
+        sizes = _sizes(shape)
         return cls._wrap(exact.identity(sizes, exact.format_of(wanted)))
 
     @classmethod
@@ -145,7 +152,7 @@ class ExactState:
         Raises ValueError where there are none or shapes differ, TypeError as `merge`.
         """
         total: Self | None = None
-        for given in states:
+        for given in several(states):
             state = _a_state(given, "states")
             total = cls._wrap((state.m, state.a)) if total is None else total._joined(state, "states")
         if total is None:
@@ -160,7 +167,11 @@ class ExactState:
             raise TypeError(f"{name} has {other.dtype} states in {other.format}: {would}")
         if other.shape != self.shape:
             raise ValueError(f"{name} has states of shape {other.shape} where {self.shape} would do")
-        return self._wrap(self._joint((self._m, self._a), (other.m, other.a)))
+        m, a = self._joint((self._m, self._a), (other.m, other.a))
+        if _beyond(a):
+            would = f"as many as sums hold, {_most(exact.format_of(self.dtype))}, would do"
+            raise ValueError(f"{name} makes a row of too many elements: {would}")
+        return self._wrap((m, a))
 
     @property
     def m(self) -> Array:
@@ -186,7 +197,7 @@ class ExactState:
     @property
     def lse(self) -> Array:
         """Natural log of the sum of exp of all entries seen: this shape and dtype; -inf of none."""
-        return exact.lse(self._m, self._a, exact.format_of(self._m.dtype))
+        return self._log_sum_exp((self._m, self._a))
 
     def prob(self, x: ArrayLike, axis: Axis = -1, *, where: ArrayLike | None = None) -> Array:
         """Probabilities of the entries of `x` under these states: x's shape and dtype (float64 for integers).
@@ -246,8 +257,7 @@ class ExactState:
             raise ValueError(f"key is {given}: int64 of shape {self.shape} would do")
         if (joint < self.key()).any():
             raise ValueError("key has an entry below that of these states: the maximum of all keys would do")
-        form = exact.format_of(self.dtype)
-        m = _maximum(joint, form)
+        m = _maximum(joint, exact.format_of(self.dtype))
         return self._joint((self._m, self._a), (m, np.zeros_like(self._a)))[1]
 
     @classmethod
@@ -294,17 +304,47 @@ class ExactState:
         return cls(m, a)
 
 
+def _sizes(shape: Any) -> tuple[int, ...]:
+    would = "a whole number from 0 on, or a tuple of them, would do"
+    entries = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    if not all(hasattr(n, "__index__") for n in entries):
+        raise TypeError(f"shape is {shape!r}: {would}")
+    sizes = tuple(operator.index(n) for n in entries)
+    if any(n < 0 for n in sizes):
+        raise ValueError(f"shape is {shape!r}: {would}")
+    return sizes
+
+
 def _maximum(key: Array, form: Format) -> Array:
-    """The maxima that have these keys."""
+    """The maxima that have these keys. Raises ValueError where a key is none of the format."""
     bits = key.astype(_SIGN[form.kind])
     top = bits.dtype.type(np.iinfo(bits.dtype).max)
-    return np.where(bits < 0, bits ^ top, bits).view(form.dtype)
+    m = np.where(bits < 0, bits ^ top, bits).view(form.dtype)
+    if (bits != key).any() or not _is_canonical(m, form):
+        raise ValueError(f"key has an entry that no maximum in {form.name} has: maxima of key() would do")
+    return m
+
+
+def _is_canonical(m: Array, form: Format) -> bool:
+    kind = _SIGN[form.kind]
+    return np.array_equal(exact.canonical(m, form).view(kind), m.astype(form.dtype).view(kind))
+
+
+def _beyond(a: Array) -> bool:
+    """Whether a sum is of more elements than a state has room for.
+
+    Slices are of up to half a unit of the next higher one, 2**(W - 1). Two states within these bounds have a
+    sum that int64 holds, but for 2**63, which turns up as -2**63."""
+    return bool((a > _MOST_SUM).any() or (a < -_MOST_SUM).any())
+
+
+def _most(form: Format) -> str:
+    return f"at most 2**{63 - form.width} of them"
 
 
 def _possible(m: Array, a: Array, form: Format) -> bool:
     """Whether some data has these statistics, pair by pair."""
-    canonical = exact.canonical(m, form).view(_SIGN[form.kind])
-    if not np.array_equal(canonical, m.astype(form.dtype).view(_SIGN[form.kind])):
+    if _beyond(a) or not _is_canonical(m, form):
         return False
     none = np.isnan(m) | np.isneginf(m)
     counted = ~none & ~(np.abs(m) <= form.large)
@@ -312,6 +352,13 @@ def _possible(m: Array, a: Array, form: Format) -> bool:
         return False
     plain = ~none & ~counted
     return bool((exact.rest_of(m[plain], a[plain], form)[0] >= 0).all())
+
+
+def several(states: Iterable[T]) -> Iterable[T]:
+    """`states`. Raises TypeError where it is nothing to go over, such as one state."""
+    if not isinstance(states, Iterable):
+        raise TypeError(f"states is a {type(states).__name__}: a list, or an iterator, of states would do")
+    return states
 
 
 def _a_state(given: ExactState, name: str) -> ExactState:

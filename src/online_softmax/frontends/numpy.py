@@ -84,6 +84,10 @@ class ExactState(exact_state.ExactState):
         cpu_exact.normalize(checks.aligned(x), *pair, out, axes, log=log)
         return out
 
+    @classmethod
+    def _log_sum_exp(cls, pair: tuple[Array, Array]) -> Array:
+        return cpu_exact.lse(*pair)
+
 
 def softmax(
     x: Any, axis: Any = LAST_AXIS, *, dim: Any = None, where: Any = None, out: Array | None = None,

@@ -1,0 +1,145 @@
+"""States at and beyond the ends of what they hold, and arithmetic that changes while a program runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import online_softmax as osm
+
+DTYPES = [np.float32, np.float64]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_doubling_ends_in_an_error(dtype: Any) -> None:
+    """A state merged with itself over and over is right up to the promised number of elements, then refused."""
+    state, most = osm.ExactState.of(np.zeros(1, dtype)), {np.float32: 41, np.float64: 31}[dtype]
+    for doublings in range(1, 80):
+        try:
+            state = state.merge(state)
+        except ValueError as error:
+            assert f"at most 2**{most} of them" in str(error)
+            assert doublings > most
+            break
+        unit = np.spacing(state.lse) / 2
+        assert abs(np.longdouble(state.lse) - doublings * np.log(np.longdouble(2))) <= unit * 1.01
+    else:
+        pytest.fail("sums of 2**79 elements were taken")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("where", [0, 1, -1])
+@pytest.mark.parametrize("value", [2**62 + 1, 2**63 - 1, -(2**62) - 1, -(2**63)])
+def test_sums_out_of_reach_are_refused(dtype: Any, where: int, value: int) -> None:
+    whole = osm.ExactState.of(np.zeros(9, dtype))
+    sums = whole.a.copy()
+    sums[where] = value
+    with pytest.raises(ValueError, match="no data has"):
+        osm.ExactState(whole.m, sums)
+    packed = osm.ExactState._wrap((whole.m, sums)).to_bytes()
+    with pytest.raises(ValueError, match="no data has"):
+        osm.ExactState.from_bytes(packed)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_keys_of_no_maximum_are_refused(dtype: Any) -> None:
+    state = osm.ExactState.of(np.full((1, 3), -5, dtype))
+    top = np.iinfo(np.int32 if dtype == np.float32 else np.int64).max
+    bad = [-1, 3, top, top - 1]  # -0.0, a subnormal number, and NaN of other patterns
+    if dtype == np.float32:
+        bad += [int(state.key()[0]) + 2**32, 2**40, 2**62]  # past the format
+    for key in bad:
+        with pytest.raises(ValueError, match="key has an entry that no maximum"):
+            state.sums(np.array([key]))
+        with pytest.raises(ValueError, match="key has an entry that no maximum"):
+            osm.ExactState.from_reduced(np.array([key]), state.a, dtype)
+
+
+@pytest.mark.parametrize("shape", [2.5, (2.5,), "ab", (3, "a")])
+def test_a_shape_that_is_none(shape: Any) -> None:
+    with pytest.raises(TypeError, match=r"^shape is .*would do"):
+        osm.ExactState.identity(shape)
+
+
+@pytest.mark.parametrize("shape", [-1, (2, -1)])
+def test_a_negative_shape(shape: Any) -> None:
+    with pytest.raises(ValueError, match=r"^shape is .*would do"):
+        osm.ExactState.identity(shape)
+
+
+@pytest.mark.parametrize("states", [None, 3])
+def test_many_of_no_states(states: Any) -> None:
+    for kind in (osm.ExactState, osm.ExactLossState, osm.ExactAttentionState):
+        with pytest.raises(TypeError, match=r"^states is a \w+: .*would do"):
+            kind.merge_many(states)
+    with pytest.raises(TypeError, match=r"^states is a ExactState: .*would do"):
+        osm.ExactState.merge_many(osm.ExactState.identity())  # type: ignore[arg-type]
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+glibc = pytest.mark.skipif(
+    sys.platform != "linux" or os.uname().machine != "x86_64",
+    reason="needs fesetround of glibc's libm.so.6, and the modes' numbers of x86-64",
+)
+SETUP = """
+import ctypes, numpy as np, online_softmax as osm
+from online_softmax import cpu_exact
+turn = ctypes.CDLL("libm.so.6").fesetround
+x = np.random.default_rng(0).standard_normal((400, 3000), dtype=np.float32) * 8
+"""
+
+
+@glibc
+@pytest.mark.parametrize("mode", [0x400, 0x800, 0xC00])
+def test_a_rounding_mode_set_later_is_refused(mode: int) -> None:
+    code = f"""{SETUP}
+q = x[:3, :64].reshape(1, 1, 3, 64)
+state = osm.ExactState.of(x[:2])
+calls = (
+    lambda: osm.softmax(x[:2], order="any"),
+    lambda: osm.logsumexp(x[:2], order="any"),
+    lambda: osm.cross_entropy(x[:2], [0, 1], order="any"),
+    lambda: osm.sample(x[:2], order="any"),
+    lambda: osm.attention(q, q, q, order="any"),
+    lambda: osm.ExactState.of(x[:2]),
+    lambda: state.lse,
+    lambda: state.prob(x[:2]),
+)
+for call in calls:
+    call()
+for call in calls:
+    turn({mode})
+    try:
+        call()
+        refused = False
+    except RuntimeError as error:
+        refused = "to nearest" in str(error)
+    turn(0)
+    print(int(refused), end="")
+for call in calls:
+    call()
+"""
+    assert run(code) == "11111111"
+
+
+@glibc
+@pytest.mark.parametrize("order", ["row", "any"])
+def test_helpers_round_as_their_caller_does(order: str) -> None:
+    """Threads that were started while another mode was set make no other bits later."""
+    code = f"""{SETUP}
+alone = osm.softmax(x, order="{order}", threads=1)
+turn(0x800)
+osm.softmax(x, threads=3)
+turn(0)
+print(all((osm.softmax(x, order="{order}", threads=3) == alone).all() for _ in range(5)))
+"""
+    assert run(code) == "True\n"
