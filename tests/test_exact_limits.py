@@ -143,3 +143,50 @@ turn(0)
 print(all((osm.softmax(x, order="{order}", threads=3) == alone).all() for _ in range(5)))
 """
     assert run(code) == "True\n"
+
+
+def partial(o: float, dtype: Any) -> osm.ExactAttentionState:
+    """One super-tile of one query."""
+    return osm.ExactAttentionState.of_partial(np.full(2, o, dtype), np.full((), 1.25, dtype), dtype(0.3))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_slices_of_a_super_tile_are_small(dtype: Any) -> None:
+    """What `beyond` counts on: 2**31 at most, whatever the place of a number between two bins."""
+    most = max(abs(partial(s * 1.9999 * 2.0**e, dtype).a).max() for e in range(-40, 40) for s in (1, -1))
+    assert 2**30 < most <= 2**31
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_doubling_attention_ends_in_an_error(dtype: Any) -> None:
+    state = partial(1.9999, dtype)
+    once = state.output
+    for doublings in range(1, 80):
+        try:
+            state = state.merge(state)
+        except ValueError as error:
+            assert "at most 2**31 of them" in str(error)
+            assert doublings > 31
+            break
+        assert (state.output == once).all()
+    else:
+        pytest.fail("sums of 2**79 super-tiles were taken")
+    with pytest.raises(ValueError, match=r"^states makes a state of too many super-tiles"):
+        osm.ExactAttentionState.merge_many([state, state])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("value", [2**62 + 1, 2**63 - 1, -(2**63)])
+def test_attention_sums_out_of_reach_are_refused(dtype: Any, value: int) -> None:
+    whole = partial(1.5, dtype)
+    for at in np.ndindex(whole.a.shape):
+        a = whole.a.copy()
+        a[at] = value
+        sums = whole._sums._replace(a=a)
+        with pytest.raises(ValueError, match="no data has"):
+            osm.ExactAttentionState.from_bytes(osm.ExactAttentionState._wrap(sums).to_bytes())
+
+
+def test_partial_sums_need_features() -> None:
+    with pytest.raises(ValueError, match=r"^o has shape \(\): features"):
+        osm.ExactAttentionState.of_partial(1.0, 1.0, 0.0)

@@ -87,8 +87,10 @@ class ExactAttentionState:
         """
         given, total, base = (real(a, name) for a, name in ((o, "o"), (weight, "weight"), (pivot, "pivot")))
         form = _form(given.dtype, "o")
+        if not given.ndim:
+            raise ValueError("o has shape (): features, dv of them, in a last axis would do")
         for name, array in (("weight", total), ("pivot", base)):
-            if not given.ndim or array.shape != given.shape[:-1]:
+            if array.shape != given.shape[:-1]:
                 would = f"{given.shape[:-1]}, that of o without features, would do"
                 raise ValueError(f"{name} has shape {array.shape} where o has {given.shape}: {would}")
         wide = total.astype(np.float64)
@@ -105,9 +107,9 @@ class ExactAttentionState:
         """The states of what both have seen: no key may be in both.
 
         Raises TypeError where other is no ExactAttentionState or of another dtype, ValueError where its shape
-        or dv differs.
+        or dv differs, or both are of more than 2**31 super-tiles.
         """
-        return self._wrap(self._joint(self._sums, self._alike(other, "other")))
+        return self._wrap(self._added(self._sums, self._alike(other, "other"), "other"))
 
     @classmethod
     def merge_many(cls, states: Iterable[ExactAttentionState]) -> Self:
@@ -126,12 +128,20 @@ class ExactAttentionState:
                     raise TypeError(f"states holds a {type(state).__name__}: an ExactAttentionState would do")
                 total = cls._wrap(state._sums)
             else:
-                total = cls._wrap(cls._joint(total._sums, total._alike(state, "states")))
+                total = cls._wrap(cls._added(total._sums, total._alike(state, "states"), "states"))
         if total is None:
             raise ValueError(
                 "states is empty: one state or more would do (an identity where there is no key)"
             )
         return total
+
+    @classmethod
+    def _added(cls, left: Sums, right: Sums, name: str) -> Sums:
+        sums = cls._joint(left, right)
+        if law.beyond(sums):
+            would = "as many as sums hold, at most 2**31 of them, would do"
+            raise ValueError(f"{name} makes a state of too many super-tiles: {would}")
+        return sums
 
     def _alike(self, other: object, name: str) -> Sums:
         if not isinstance(other, ExactAttentionState):
@@ -165,7 +175,7 @@ class ExactAttentionState:
         logits = np.where(far, logits.astype(self.dtype), logits)
         weight = np.where(np.isneginf(logits), 0.0, 1.0)
         own = law.partial(logits, weight, np.zeros((*self.shape, self.dv)), FORMATS[self.dtype])
-        return self._wrap(self._joint(self._sums, own))
+        return self._wrap(self._added(self._sums, own, "sinks"))
 
     @property
     def level(self) -> Array:

@@ -55,6 +55,7 @@ WIDTH: Final = 32
 LARGE: Final = 2.0**30
 #: The bin of a sum of nothing but zeros.
 NONE: Final = -(2**31)
+_MOST_SUM: Final = 1 << 62
 #: What an entry of o may be beside finite numbers, as bits.
 PLUS, MINUS, NAN = 1, 2, 4
 _LOG2: Final = float.fromhex("0x1.62e42fefa39efp-1")
@@ -188,4 +189,11 @@ def possible(sums: Sums) -> bool:
     top = (2**31 + 1100) // WIDTH + 1
     good &= bool(np.all((bins == NONE) | (np.abs(bins.astype(np.int64)) <= top)))
     good &= not np.any(a[bins == NONE])
-    return good and bool(np.all(_total(a)[..., 0][finite] > 0))
+    return good and not beyond(sums) and bool(np.all(_total(a)[..., 0][finite] > 0))
+
+
+def beyond(sums: Sums) -> bool:
+    """Whether a sum is of more than 2**31 super-tiles, whose slices are of up to 2**31.
+
+    Two states within these bounds have a sum that int64 holds, but for 2**63, which turns up as -2**63."""
+    return bool((sums.a > _MOST_SUM).any() or (sums.a < -_MOST_SUM).any())

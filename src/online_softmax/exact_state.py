@@ -141,7 +141,8 @@ class ExactState:
     def merge(self, other: ExactState) -> Self:
         """The states of what either has seen.
 
-        Raises TypeError where other is no ExactState or of another dtype, ValueError where its shape differs.
+        Raises TypeError where other is no ExactState or of another dtype, ValueError where its shape differs, or
+        both have more elements than a state holds.
         """
         return self._joined(_a_state(other, "other"), "other")
 
