@@ -234,6 +234,7 @@ def test_flushing_subnormal_numbers_changes_nothing() -> None:
         ({"riders": ("entropy",)}, "riders with order='any'"),
         ({"kl_to": np.zeros((2, 3), np.float32)}, "kl_to with order='any'"),
         ({"temperature": 1e-38}, "temperature is 1e-38"),
+        ({"temperature": 1e39}, r"temperature is 1e\+39: from 1\.1754.*e-38 to 3\.4028.*e\+38"),
     ],
 )
 def test_what_is_not_built_is_refused_by_name(options: dict[str, Any], words: str) -> None:

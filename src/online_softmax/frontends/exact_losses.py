@@ -39,10 +39,10 @@ from .loss_calls import Call
 from .numpy import ExactState
 
 Array = checks.Array
-BUILT: Final = (
-    "weight, row_weight, ignore_index, label_smoothing, z_loss, temperature, reduction, empty, return_lse, "
-    "tokens and shard are built"
-)
+_BUILT: Final = (
+    "weight", "row_weight", "ignore_index", "label_smoothing", "z_loss", "temperature", "reduction", "empty",
+    "return_lse", "tokens", "shard",
+)  # fmt: skip
 
 
 def asked(order: Any, softcap: Any, riders: Any = (), tokens: Any = None, kl_to: Any = None) -> bool:
@@ -58,7 +58,10 @@ def asked(order: Any, softcap: Any, riders: Any = (), tokens: Any = None, kl_to:
     }
     for name, there in given.items():
         if there:
-            raise ValueError(f"{name} with order='any' is not built: {BUILT}, or order='row' would do")
+            # The losses of logits have tokens, those of hidden states have not.
+            *built, last = (option for option in _BUILT if option != name)
+            would = f"{', '.join(built)} and {last} are built, or order='row' would do"
+            raise ValueError(f"{name} with order='any' is not built: {would}")
     return True
 
 
@@ -68,9 +71,9 @@ def indexed(call: Call) -> Array:
     if index is None:
         would = "class indices, which are integers, or order='row' would do"
         raise ValueError(f"targets holds class probabilities with order='any': {would}")
-    least = exact.format_of(call.wide).least
-    if call.rules.temperature < least:
-        would = f"at least {least} with order='any' would do"
+    least, most = exact.format_of(call.wide).least, float(np.finfo(call.wide).max)
+    if not least <= call.rules.temperature <= most:
+        would = f"from {least} to {most}, numbers of {call.wide.name}, with order='any' would do"
         raise ValueError(f"temperature is {call.rules.temperature}: {would}")
     return index
 
