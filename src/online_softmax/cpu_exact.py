@@ -3,9 +3,9 @@
 Arrays as in `cpu`: a served dtype, any strides. float16 and bfloat16 count as their float32 upcast, results
 are rounded to the format once. NaN, infinities and empty rows as in `cpu`.
 
-The first call of each instruction set goes through `self_test`, and each call sees to the rounding mode, which
-a thread may change at any time: what is promised holds where arithmetic is that of IEEE 754, rounded to
-nearest.
+The first call of each instruction set goes through `self_test`, and each call looks at the rounding mode,
+which a thread may change at any time: what is promised holds where arithmetic is that of IEEE 754, rounded
+to nearest.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ def self_test(isa: str | None = None) -> None:
     """Makes sure that this process computes as the definition assumes; about a thousand values, once.
 
     Raises:
-        RuntimeError: another rounding mode is set, now or at the first call, or a kernel was built in a way that
-            changes results.
+        RuntimeError: another rounding mode is set, or a kernel was built in a way that changes results.
     """
     isa = cpu.default_isa() if isa is None else isa
     if not rounds_to_nearest():

@@ -369,7 +369,7 @@ def value(x: Array, m: Array, a: Array, form: Format) -> Array:
 
 def log_value(x: Array, m: Array, a: Array, form: Format) -> Array:
     """(x - m) - log(V/T(m)), the log-probability of x under the state. Shapes and NaN as in `value`."""
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         y = (x.astype(np.float64) - m.astype(np.float64)) - log_sum(m, a, form)
         y = y.astype(form.dtype)
         y = np.where(np.abs(y) < form.least, form.dtype.type(0), y)

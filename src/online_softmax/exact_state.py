@@ -106,8 +106,8 @@ class ExactState:
 
     @classmethod
     def identity(cls, shape: int | tuple[int, ...] = (), dtype: DTypeLike = np.float32) -> Self:
-        """States of no data. Raises TypeError for a dtype other than float32 and float64, TypeError or ValueError
-        for a shape that is none."""
+        """States of no data. Raises TypeError for a dtype other than float32 and float64, and TypeError or
+        ValueError for a shape that is none."""
         wanted = np.dtype(dtype)
         if wanted not in (FLOAT32.dtype, FLOAT64.dtype):
             raise TypeError(f"dtype={wanted} is not a state's: float32 or float64 would do")
@@ -141,8 +141,8 @@ class ExactState:
     def merge(self, other: ExactState) -> Self:
         """The states of what either has seen.
 
-        Raises TypeError where other is no ExactState or of another dtype, ValueError where its shape differs, or
-        both have more elements than a state holds.
+        Raises TypeError where other is no ExactState or of another dtype, ValueError where its shape differs,
+        or both have more elements than a state holds.
         """
         return self._joined(_a_state(other, "other"), "other")
 
