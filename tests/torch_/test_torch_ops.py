@@ -95,6 +95,13 @@ EXAMPLES: dict[str, Callable[[], list[tuple[Any, ...]]]] = {
     "cross_entropy_backward": lambda: [
         (torch.ones((), dtype=torch.float64), None, leaf(3, 5), places(0, 2, 4), None, None, *_LOSS)
     ],
+    "cross_entropy_any": lambda: [
+        (leaf(3, 5), places(0, 2, 4), None, None, None, 1, *_LOSS),
+        (noise(3, 5), places(0, 2, 4), None, None, places(0, 1, 2).unsqueeze(1), 0, *_LOSS),
+    ],
+    "cross_entropy_any_backward": lambda: [
+        (torch.ones((), dtype=torch.float64), None, leaf(3, 5), places(0, 2, 4), None, None, *_LOSS)
+    ],
     "cross_entropy_report": lambda: [
         (noise(3, 5), places(0, 2, 4), None, None, None, None, 0, *_LOSS)
     ],

@@ -62,16 +62,22 @@ def asked(order: Any, softcap: Any, riders: Any = (), tokens: Any = None, kl_to:
     return True
 
 
+def served(probabilities: bool, temperature: float, wide: Any) -> None:
+    """Raises ValueError for targets that are not class indices, and for a temperature below what the states
+    of a format, that of the results, hold."""
+    if probabilities:
+        would = "class indices, which are integers, or order='row' would do"
+        raise ValueError(f"targets holds class probabilities with order='any': {would}")
+    least = exact.format_of(wide).least
+    if temperature < least:
+        raise ValueError(f"temperature is {temperature}: at least {least} with order='any' would do")
+
+
 def indexed(call: Call) -> Array:
     """The targets, which have to be class indices, of a temperature that states hold."""
     index = call.targets.index
-    if index is None:
-        would = "class indices, which are integers, or order='row' would do"
-        raise ValueError(f"targets holds class probabilities with order='any': {would}")
-    least = exact.format_of(call.wide).least
-    if call.rules.temperature < least:
-        would = f"at least {least} with order='any' would do"
-        raise ValueError(f"temperature is {call.rules.temperature}: {would}")
+    served(index is None, call.rules.temperature, call.wide)
+    assert index is not None
     return index
 
 
