@@ -40,6 +40,13 @@ def _rows() -> list[tuple[Any, ...]]:
     ]
 
 
+def _draws() -> list[tuple[Any, ...]]:
+    return [
+        (noise(4, 5), torch.tensor(7), torch.tensor(1.0), None, None, None, 1, 0, 0, 0),
+        (noise(4, 5), torch.tensor(-7), torch.rand(5), torch.tensor(2), torch.tensor(0.5), None, 0, 3, 1, 2),
+    ]
+
+
 def _attention_done() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.ops.online_softmax.attention(_q(False), _q(False), _q(False), None, None, *_ATTENTION)
 
@@ -75,10 +82,8 @@ EXAMPLES: dict[str, Callable[[], list[tuple[Any, ...]]]] = {
     ],
     "segment_logsumexp_backward": lambda: [(leaf(2, 2), leaf(5, 2), places(0, 2, 5), False, 2, 0)],
     "segment_softmax_backward": lambda: [(leaf(5, 2), leaf(5, 2), places(0, 2, 5), False, 2, 0)],
-    "sample": lambda: [
-        (noise(4, 5), torch.tensor(7), torch.tensor(1.0), None, None, None, 1, 0, 0, 0),
-        (noise(4, 5), torch.tensor(-7), torch.rand(5), torch.tensor(2), torch.tensor(0.5), None, 0, 3, 1, 2),
-    ],
+    "sample": _draws,
+    "sample_any": _draws,
     "attention": lambda: [(_q(), _q(), _q(), None, None, *_ATTENTION)],
     "attention_backward": _attention_backward,
     "attention_double_backward": lambda: [
