@@ -113,6 +113,9 @@ EXAMPLES: dict[str, Callable[[], list[tuple[Any, ...]]]] = {
     "linear_cross_entropy": lambda: [
         (leaf(3, 4), leaf(5, 4), places(0, 2, 4), None, None, None, None, 0, 0, 1 << 20, 0.0, *_LOSS)
     ],
+    "linear_cross_entropy_any": lambda: [
+        (noise(3, 4), noise(5, 4), places(0, 2, 4), noise(5), None, None, 1, 1 << 20, *_LOSS),
+    ],
     "linear_cross_entropy_backward": lambda: [
         (
             torch.ones((), dtype=torch.float64), None, leaf(3, 4), leaf(5, 4), places(0, 2, 4), None, None,

@@ -9,6 +9,7 @@ import torch
 from . import attention_arguments as arguments
 from . import attention_direct as direct
 from . import attention_ops as ops
+from . import checks
 from .attention_options import Rest
 
 _ALL_KEYS: Final = direct.Numbers()
@@ -140,7 +141,7 @@ def attention(
     if alibi_slopes is not None:
         per_head = ((sizes.heads,), (batch, sizes.heads))
         alibi_slopes = arguments.heads(alibi_slopes, "alibi_slopes", q, per_head)
-        arguments.without_gradient(alibi_slopes, "alibi_slopes", "a bias made of them")
+        checks.without_gradient(alibi_slopes, "alibi_slopes", "a bias made of them")
     own = (
         q, k, v,
         arguments.bias(bias, q, scores, rank),

@@ -37,7 +37,7 @@ class _Loss(torch.nn.Module):
         # Checked here for any number of classes; Megatron's smoothing asks for their number, and so later.
         apart = ("return_lse", "memory", "filter_below", "order")
         rest = {n: v for n, v in options.items() if n not in apart}
-        exact_losses.asked(options.get("order", "row"), options["softcap"])
+        exact_losses.asked(options["order"], options["softcap"])
         loss_options.options(0, 1 << 62, torch.float64, **rest)
         if not isinstance(options["return_lse"], bool):
             kind = type(options["return_lse"]).__name__
@@ -116,6 +116,7 @@ class LinearCrossEntropyLoss(_Loss):
         weight: a Parameter (classes, features) that is shared.
         class_weight: (classes,), a buffer.
         device, dtype: of the parameters that are made.
+        order: as in `linear_cross_entropy`: "any" for losses under torch.no_grad().
 
     The other options are those of `linear_cross_entropy`. `logits(hidden)` gives what the loss never makes:
     scores for generation, with softcap and temperature.
@@ -133,13 +134,14 @@ class LinearCrossEntropyLoss(_Loss):
         z_loss: float = 0.0, softcap: float | None = None, temperature: float = 1.0, reduction: str = "mean",
         empty: str = "nan", return_lse: bool = False, filter_below: float | None = None,
         memory: int = linear_arguments.MEMORY, device: Any = None, dtype: torch.dtype | None = None,
+        order: str = "row",
     ) -> None:  # fmt: skip
         super().__init__({
             "ignore_index": ignore_index, "label_smoothing": label_smoothing, "smoothing": smoothing,
             "z_loss": z_loss, "softcap": softcap, "temperature": temperature, "reduction": reduction,
             "empty": empty, "return_lse": return_lse,
             "filter_below": linear_arguments.filter_of(filter_below),
-            "memory": linear_arguments.memory_of(memory),
+            "memory": linear_arguments.memory_of(memory), "order": order,
         })  # fmt: skip
         found = None if class_weight is None else checks.any_tensor(class_weight, "class_weight")
         self.register_buffer("class_weight", found)
