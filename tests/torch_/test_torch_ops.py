@@ -85,6 +85,7 @@ EXAMPLES: dict[str, Callable[[], list[tuple[Any, ...]]]] = {
     "sample": _draws,
     "sample_any": _draws,
     "attention": lambda: [(_q(), _q(), _q(), None, None, *_ATTENTION)],
+    "attention_any": lambda: [(_q(), _q(), _q(), None, None, *_ATTENTION)],
     "attention_backward": _attention_backward,
     "attention_double_backward": lambda: [
         (_q(), None, _q(), _q(), _q(), None, None, _q(False), _q(False), _q(False), None, None, *_ATTENTION)
@@ -94,6 +95,9 @@ EXAMPLES: dict[str, Callable[[], list[tuple[Any, ...]]]] = {
     ],
     "attention_keep": lambda: [(torch.tensor(5), 1, 2, 3, 4, None, None, 0.5, None)],
     "attention_stored": lambda: [
+        (_q(False), _q(False), _q(False), None, None, None, None, None, *_ATTENTION)
+    ],
+    "attention_stored_any": lambda: [
         (_q(False), _q(False), _q(False), None, None, None, None, None, *_ATTENTION)
     ],
     "cross_entropy": lambda: [(leaf(3, 5), places(0, 2, 4), None, None, 0, *_LOSS)],
