@@ -46,6 +46,7 @@ examples: $(VENV)/.package $(VENV)/.extra-examples ## a real model, a paged cach
 	$(BIN)/python examples/jax_attention.py $(if $(QUICK),--steps 4)
 	$(BIN)/python examples/transformers_minilm.py
 	$(BIN)/python examples/shards.py $(if $(QUICK),--cols 4096)
+	$(BIN)/python examples/same_bits.py $(if $(QUICK),--cols 4096)
 
 exhaustive: $(EXHAUSTIVE) ## every pair of 16-bit values: exp, softmax, log-sum-exp, merge (ALL=1: every kernel, QUICK=1: every 127th)
 	$(EXHAUSTIVE) --threads $(THREADS) $(if $(ALL),,--only $(EXHAUSTIVE_CHECKS)) $(if $(QUICK),--stride 127)
@@ -67,12 +68,14 @@ bench: $(VENV)/.package $(VENV)/.extra-bench ## ratios to the peers and to this 
 	$(BIN)/python -m benchmarks.choice $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.attention $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.attention_accuracy $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.attention_orders $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.losses $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.products $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.torch_calls $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.training $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.jax_rows $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.exact_rows $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.exact_accuracy $(BENCH_FLAGS)
 	$(if $(QUICK),,$(BIN)/online-softmax report > benchmarks/results/report.txt)
 	$(BIN)/python -m benchmarks.table $(BENCH_FLAGS) $(if $(QUICK),,--readme README.md)
 

@@ -6,12 +6,14 @@
     python -m benchmarks.choice         predicted against measured best        -> results/choice.json
     python -m benchmarks.attention      attention against PyTorch's            -> results/attention.json
     python -m benchmarks.attention_accuracy  its errors            -> results/attention_accuracy.json
+    python -m benchmarks.attention_orders  what order="any" costs  -> results/attention_orders.json
     python -m benchmarks.losses         the losses, their memory and errors    -> results/losses.json
     python -m benchmarks.products       matrix products of the losses          -> results/products.json
     python -m benchmarks.jax_rows       ours on JAX arrays against jax.nn      -> results/jax.json
     python -m benchmarks.torch_calls    one call on tensors                    -> results/torch_calls.json
     python -m benchmarks.training       training steps of two models           -> results/training.json
     python -m benchmarks.count          the bytes of the kernels, by cachegrind -> results/count.json
+    python -m benchmarks.exact_accuracy  errors of results in any order -> results/exact_accuracy.json
     python -m benchmarks.table          the Markdown table and the figure, from those files
 
 This file runs before NumPy, OpenBLAS, OpenMP and XLA are loaded, and they read the environment once: so the

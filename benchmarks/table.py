@@ -3,11 +3,11 @@
     python -m benchmarks.table [--name rows] [--readme README.md] [--quick]
 
 Writes results/table.md and results/softmax.svg; the tables of attention.json, attention_accuracy.json,
-losses.json, training.json, torch_calls.json and jax.json stand last, where these are there. With --readme it
-also puts the table without them between the lines `<!-- benchmarks: begin -->` and `<!-- benchmarks: end -->`
-of that file, results/report.txt, what `online-softmax report` printed, between those of `report`, and the
-summaries of attention, the losses and the frameworks' faces between those of `attention`, `losses` and
-`faces`, so that no figure is copied by hand.
+losses.json, training.json, torch_calls.json, jax.json and exact_accuracy.json stand last, where these are
+there. With --readme it also puts the table without them between the lines `<!-- benchmarks: begin -->` and
+`<!-- benchmarks: end -->` of that file, results/report.txt, what `online-softmax report` printed, between
+those of `report`, and the summaries of attention, the losses and the frameworks' faces between those of
+`attention`, `losses` and `faces`, so that no figure is copied by hand.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import attention_table, faces_table, losses_table, record
+from benchmarks import attention_table, exact_accuracy, faces_table, losses_table, record
 from benchmarks.cases import JAX, ORT_OUT, OURS_OUT, SCIPY, TORCH_OUT
 from benchmarks.markdown import markdown
 
@@ -199,6 +199,8 @@ def main() -> None:
     more += [] if calls is None else [faces_table.calls(calls)]
     more += [] if jax is None else [faces_table.jax(jax)]
     faces += [] if jax is None else [faces_table.jax_summary(jax)]
+    any_order = record.read("exact_accuracy", arguments.quick)
+    more += [] if any_order is None else [exact_accuracy.text(any_order)]
     (folder / "table.md").write_text("\n\n".join([text, *more]) + "\n")
     if importlib.util.find_spec("matplotlib") is None:
         print("matplotlib not installed: no figure")

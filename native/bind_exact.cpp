@@ -33,27 +33,27 @@ void exact_array(const Plan& plan, int op, bool given, int dtype, const Longs& s
   if (y) p.y = (char*)y, put(p.y_strides, ys, shape.size());
   if (where) p.where = (const char*)where, put(p.where_strides, ws, shape.size());
   e.m = (void*)m, e.sums = (int64_t*)sums, e.lse = (void*)lse;
-  nb::gil_scoped_release free;
+  OutsidePython free;
   osm::run_exact(e);
 }
 
 void exact_merge(const Plan& plan, int dtype, int64_t n, uintptr_t m_a, uintptr_t a, uintptr_t m_b, uintptr_t b,
                  uintptr_t m, uintptr_t sums) {
   const osm::Isa& isa = isa_of(plan.isa);
-  nb::gil_scoped_release free;
+  OutsidePython free;
   osm::run_exact_merge(isa, (osm::Dtype)dtype, plan.threads, (const void*)m_a, (const int64_t*)a, (const void*)m_b,
                        (const int64_t*)b, (void*)m, (int64_t*)sums, n);
 }
 
 void exact_lse(const Plan& plan, int dtype, int64_t n, uintptr_t m, uintptr_t a, uintptr_t lse) {
   const osm::Isa& isa = isa_of(plan.isa);
-  nb::gil_scoped_release free;
+  OutsidePython free;
   osm::run_exact_lse(isa, (osm::Dtype)dtype, plan.threads, (const void*)m, (const int64_t*)a, (void*)lse, n);
 }
 
 void exact_log_sum(const Plan& plan, int dtype, int64_t n, uintptr_t m, uintptr_t a, uintptr_t log_sum) {
   const osm::Isa& isa = isa_of(plan.isa);
-  nb::gil_scoped_release free;
+  OutsidePython free;
   osm::run_exact_log_sum(isa, (osm::Dtype)dtype, plan.threads, (const void*)m, (const int64_t*)a, (double*)log_sum, n);
 }
 

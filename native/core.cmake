@@ -17,7 +17,7 @@ endfunction()
 units_of(scalar SCALAR_UNITS)
 add_library(online_softmax_core STATIC
   ${CORE_DIR}/dispatch.cpp ${CORE_DIR}/driver.cpp ${CORE_DIR}/run_rows.cpp ${CORE_DIR}/run_cols.cpp
-  ${CORE_DIR}/run_masked.cpp ${CORE_DIR}/run_packed.cpp ${CORE_DIR}/run_attention.cpp ${CORE_DIR}/run_attention_gradient.cpp
+  ${CORE_DIR}/run_masked.cpp ${CORE_DIR}/run_packed.cpp ${CORE_DIR}/run_attention.cpp ${CORE_DIR}/run_attention_sums.cpp ${CORE_DIR}/run_attention_gradient.cpp
   ${CORE_DIR}/run_losses.cpp ${CORE_DIR}/run_product.cpp ${CORE_DIR}/run_sample.cpp ${CORE_DIR}/run_scans.cpp ${CORE_DIR}/run_groups.cpp
   ${CORE_DIR}/run_exact.cpp
   ${CORE_DIR}/pool.cpp ${CORE_DIR}/memory.cpp ${SCALAR_UNITS})
@@ -28,9 +28,13 @@ target_compile_options(online_softmax_core PRIVATE -Wall -Wextra -ffp-contract=o
 
 # GCC 12 joins neighbouring scalar operations into vectors and then rounds some results otherwise than where it does not:
 # the bits of a row would depend on where its result lies.
-set_source_files_properties(${CORE_DIR}/isa/scalar.cpp ${CORE_DIR}/isa/scalar_exact.cpp ${CORE_DIR}/isa/scalar_losses.cpp ${CORE_DIR}/isa/scalar_sample.cpp
-  ${CORE_DIR}/isa/scalar_scans.cpp
+set_source_files_properties(${SCALAR_UNITS}
   PROPERTIES COMPILE_OPTIONS "$<$<CXX_COMPILER_ID:GNU>:-fno-tree-slp-vectorize>")
+# Half of the scalar kernels' compile time goes into inlining, for a tenth of their speed: what has vectors never
+# runs them.
+set_property(SOURCE ${CORE_DIR}/isa/scalar.cpp ${CORE_DIR}/isa/scalar_losses.cpp APPEND PROPERTY COMPILE_OPTIONS "-O2")
+set_property(SOURCE ${CORE_DIR}/isa/scalar.cpp ${CORE_DIR}/isa/scalar_losses.cpp
+  PROPERTY COMPILE_DEFINITIONS "OSM_OUTLINED=1")
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   units_of(avx2 AVX2_UNITS)

@@ -1,8 +1,9 @@
-"""How near errors come to `error_bound`, what a slow ramp does, and when float16 exponentials break a sum.
+"""How near errors come to `error_bound`, what a slow ramp does, when float16 exponentials break a sum, and
+`order="any"`.
 
     python scripts/bound_tightness.py [--write docs/bounds.md]
 
-Prints three parts as Markdown; with --write each goes between its marker lines `<!-- NAME: begin -->` and
+Prints four parts as Markdown; with --write each goes between its marker lines `<!-- NAME: begin -->` and
 `<!-- NAME: end -->` of the file. Everything is simulated operation by operation (`numerics.simulate`), true
 values are numpy.longdouble's; takes about half a minute.
 """
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from online_softmax import exact
 from online_softmax.numerics.bounds import unit_roundoff
 from online_softmax.numerics.error_bound import ALGORITHMS, ErrorBound, error_bound
 from online_softmax.numerics.hard_rows import hard_rows
@@ -177,6 +179,42 @@ def mixed() -> list[str]:
     return [*lines, *table(heads, broken)]
 
 
+def any_order() -> list[str]:
+    """Errors of s and of y by the law of order="any" in float32, of normal rows and of the worst there
+    are: a maximum at the bottom of its bin and others of which just nothing is left."""
+    form = exact.FLOAT32
+    draw = np.random.default_rng(0)
+    cases = [
+        (f"normal, sigma {sigma:g}, {n:,}", (sigma * draw.standard_normal((50, n))).astype(np.float32))
+        for sigma in (1, 4, 16)
+        for n in (1024, 32768)
+    ]
+    # T of the maximum is 2**-1.5 units of the top slice; half of the lowest unit is 2**-45 of them.
+    log2, bottom = math.log(2), np.float32(-1.5 * math.log(2))
+    while exact.bin_of(exact.terms(bottom[None], form)[1], form) < 0:
+        bottom = np.nextafter(bottom, np.float32(0))
+    for k in (10, 16, 20):
+        row = np.full((1, 2**k), bottom - np.float32(43.5 * log2 + 1e-5), np.float32)
+        row[0, 0] = bottom
+        cases.append((f"one above 2^{k} - 1 that are lost", row))
+    return table(["row", "s: error", "bound", "y: error", "bound"], (_any_cells(*case) for case in cases))
+
+
+def _any_cells(name: str, x: Array) -> list[str]:
+    form = exact.FLOAT32
+    m, a = exact.state(x, form)
+    rest, own = exact.rest_of(m, a, form)
+    w = np.exp(x.astype(wide) - m[:, None])
+    s = w.sum(axis=-1, keepdims=True)
+    y = exact.value(x, m[:, None], a[:, None], form)
+    told = error_bound(x, order="any")
+    of_s = np.abs((1 + rest.astype(wide) / own) / s[:, 0] - 1).astype(np.float64)
+    of_y = np.abs(y - w / s).astype(np.float64)
+    if not ((of_s <= told.s + 1e-15).all() and (of_y <= told.y).all()):
+        raise AssertionError("a bound of order='any' does not hold")
+    return [name, *(number(part.max()) for part in (of_s, told.s, of_y, told.y))]
+
+
 def put(text: str, name: str, lines: list[str]) -> str:
     """`text` with what stands between the markers of a part replaced."""
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
@@ -193,7 +231,7 @@ def main() -> None:
     )
     parser.add_argument("--write", type=Path, metavar="FILE")
     file = parser.parse_args().write
-    parts = {"tightness": tightness(), "ramp": slow_ramp(), "mixed": mixed()}
+    parts = {"tightness": tightness(), "ramp": slow_ramp(), "mixed": mixed(), "any": any_order()}
     for lines in parts.values():
         print("\n".join(lines), end="\n\n")
     if file is not None:

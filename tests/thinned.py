@@ -1,7 +1,8 @@
 """Families of tests of which a sample runs, since the whole suite has to end within minutes.
 
-Each case of these traces and compiles programs of its own for seconds, or goes through 2**31 elements, and
-cases of a family go through the same code with other options. `make test THOROUGH=1` runs all of them.
+Each case of these traces or compiles programs of its own for seconds, or goes through 2**31 elements, and
+cases of a family go through the same code with other options or more of the same numbers. `make test
+THOROUGH=1` runs all of them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from typing import Final
 
 #: "file::function" -> of how many cases, in their order, the first one runs.
 EVERY: Final = {
+    "test_exact_builds.py::test_a_build_makes_the_golden_bits": 5,
+    "test_exact_law.py::test_a_million_elements_in_any_parts": 3,
+    "test_exact_law.py::test_all_permutations_and_trees_of_7_elements": 5,
+    "test_exact_terms.py::test_float32_terms_are_within_delta_for_every_f": 64,
     "test_gpu_compiled.py::test_every_kernel_is_there": 2,
     "test_gpu_compiled.py::test_nothing_spills": 2,
     "test_gpu_compiled.py::test_results_are_written_16_bytes_a_thread": 2,

@@ -77,6 +77,19 @@ def count(k: Any) -> int:
         raise TypeError(f"k={k!r} is a {type(k).__name__}: an int would do") from error
 
 
+def any_order(order: Any, algorithm: str) -> bool:
+    """Whether bits are to depend on the elements alone. Raises TypeError for what is no str, ValueError
+    for an order that is not built, and beside "any" for an algorithm that would make other bits."""
+    if not isinstance(order, str):
+        raise TypeError(f"order={order!r} is a {type(order).__name__}: 'row', 'any' would do")
+    if order not in ("row", "any"):
+        raise ValueError(f"order={order!r} is not built: 'row', 'any' would do")
+    if order == "any" and algorithm not in ("auto", "cached", "online"):
+        would = "'auto', 'cached' or 'online', whose bits are the same, would do"
+        raise ValueError(f"algorithm={algorithm!r} with order='any': {would}")
+    return order == "any"
+
+
 def same(
     value: torch.Tensor, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, of: str
 ) -> None:

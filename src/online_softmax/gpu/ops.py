@@ -3,7 +3,9 @@
 Common to all: tensors hold float32, float16 or bfloat16 in any strides (no copy is made); statistics are
 float32; results have the format of x, log-sum-exps are float32. `dim` is one axis. `algorithm` is a name in
 `launch.ALGORITHMS`, or "auto" for the one that moves fewest bytes; `block` forces the size of a block or
-chunk, a power of two (`launch.MIN_BLOCK` to `launch.MAX_BLOCK`). Nothing is recorded for autograd: the
+chunk, a power of two (`launch.MIN_BLOCK` to `launch.MAX_BLOCK`). With order="row" the bits of a result depend
+on the row, its format, `algorithm`, `block` and the device; with "any" on the elements of the row alone (see
+`any_order`). Nothing is recorded for autograd: the
 gradients are functions of their own. Bytes moved: see `launch`.
 
 Special values, by the maximum m of a row: NaN, +inf and -inf give NaN (log-)softmax; the log-sum-exp is m. An
@@ -20,20 +22,16 @@ Raises TypeError and ValueError before any work, with the argument's name, what 
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import torch
-import triton
 
-from . import backward, checks, launch, layout, rows, topk
+from . import any_order, backward, checks, device, launch, layout, rows, topk
 
-#: Whether the kernels run in Triton's interpreter, on the CPU.
-INTERPRETED: Final = not isinstance(rows.looped, triton.JITFunction)
+INTERPRETED: Final = device.INTERPRETED
 #: Kernels by the name a Launch gives.
 KERNELS: Final = MappingProxyType(
     {
@@ -102,12 +100,13 @@ def softmax(
     algorithm: str = "auto",
     block: int | None = None,
     out: torch.Tensor | None = None,
+    order: str = "row",
 ) -> torch.Tensor:
     """exp(x) / sum(exp(x)) over `dim`, in x's shape and format.
 
     out: a tensor of x's shape, format and device to write to and return: x itself, or memory apart from x.
     """
-    return _normalised("softmax", x, dim, algorithm, block, out)
+    return _normalised("softmax", x, dim, algorithm, block, out, order)
 
 
 def log_softmax(
@@ -117,16 +116,19 @@ def log_softmax(
     algorithm: str = "auto",
     block: int | None = None,
     out: torch.Tensor | None = None,
+    order: str = "row",
 ) -> torch.Tensor:
     """x - logsumexp(x) over `dim`, in x's shape and format. `out` as for `softmax`."""
-    return _normalised("log_softmax", x, dim, algorithm, block, out)
+    return _normalised("log_softmax", x, dim, algorithm, block, out, order)
 
 
 def logsumexp(
-    x: torch.Tensor, dim: int = -1, *, algorithm: str = "auto", block: int | None = None
+    x: torch.Tensor, dim: int = -1, *, algorithm: str = "auto", block: int | None = None, order: str = "row"
 ) -> torch.Tensor:
     """log(sum(exp(x))) over `dim`: float32, x's shape without it."""
     x, dim = _operand(x, dim, "logsumexp", algorithm, block)
+    if checks.any_order(order, algorithm):
+        return any_order.logsumexp(x, dim, block)
     lse = _statistic(x, dim)
     if not x.numel():
         return lse.fill_(-math.inf)
@@ -203,11 +205,14 @@ def _operand(x: Any, dim: Any, op: str, algorithm: str, block: int | None) -> tu
 
 
 def _normalised(
-    op: str, x: Any, dim: Any, algorithm: str, block: int | None, out: torch.Tensor | None
+    op: str, x: Any, dim: Any, algorithm: str, block: int | None, out: torch.Tensor | None, order: str
 ) -> torch.Tensor:
     x, dim = _operand(x, dim, op, algorithm, block)
+    free = checks.any_order(order, algorithm)
     y = torch.empty_like(x) if out is None else checks.output(out, x)
-    if x.numel():
+    if free:
+        any_order.normalised(op, x, dim, block, y)
+    elif x.numel():
         _run(op, algorithm, block, {"x": x, "y": y}, dim)
     if out is None:
         return y
@@ -250,13 +255,13 @@ def _run(
             arguments |= {name: _with_entries(arguments[name], k) for name in ("value_ptr", "index_ptr")}
         sizes = (slab.rows, columns, x.dtype, block)
         align = _alignment(op, slab, columns)
-        made = launches(op, algorithm, *sizes, align=align, k=k, warp_size=_warp_size())
+        made = launches(op, algorithm, *sizes, align=align, k=k, warp_size=device.warp_size())
         chunks = launch.chunks_of(columns, made[0].constants["BLOCK"])
         arguments["chunks"] = chunks
         if len(made) > 1:
             states = x.new_empty((2, slab.rows, chunks), dtype=torch.float32)
             arguments |= {"m_ptr": states[0], "s_ptr": states[1]}
-        with _device(x):
+        with device.of(x):
             for kernel, grid, constants, options in made:
                 named = {name: arguments[name] for name in kernel.arg_names if name not in constants}
                 kernel[grid](**named, **constants, **options)
@@ -269,17 +274,6 @@ def _alignment(op: str, slab: layout.Slab, columns: int) -> int:
     return launch.alignment(columns, *(stride for levels in starts for stride in levels))
 
 
-def _warp_size() -> int:
-    if INTERPRETED:
-        return 32
-    return int(triton.runtime.driver.active.get_current_target().warp_size)
-
-
 def _with_entries(first: torch.Tensor, k: int) -> torch.Tensor:
     """The view of each row's first entry, seen with all k, which are adjacent."""
     return first.as_strided((*first.shape[:2], k), (*first.stride()[:2], 1), first.storage_offset())
-
-
-def _device(x: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Kernels go to the device of x. The interpreter's numpy warns where a GPU does not."""
-    return np.errstate(all="ignore") if INTERPRETED else torch.cuda.device(x.device)

@@ -1,6 +1,7 @@
 """`error_bound`: how far from the truth the statistics and results of a row may be, whatever goes wrong.
 
-Rigorous for the arithmetic that `partial_sums` names, and not to first order: see there. Each result is one
+`order="any"` is one law, whose bounds are in `any_order`; the rest of this is about the others. Rigorous for
+the arithmetic that `partial_sums` names, and not to first order: see there. Each result is one
 more step on top of the bound on the sum s.
 
     s       relative error rho: what the order of summation makes of the leaves' errors
@@ -22,17 +23,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from .any_order import FLOOR, LAWS, any_order
 from .partial_sums import EVALUATION, Amount, Model, balanced, chain, merge
 from .roundoff import Array, Rounding
 
 ALGORITHMS: Final = ("batch", "streaming", "blocked", "tree")
+ORDERS: Final = ("row", "any")
 #: Entries of a block ("blocked") or leaf ("tree") where none is given.
 BLOCK: Final = 128
 #: Default errors of exp and log in units of u: one unit in the last place. One rounding is 1.
 FUNCTION_UNITS: Final = 2.0
 #: A bound is made greater by this part of it, and by float64's own floor: more than its making may have lost.
 SLACK: Final = 1e-10
-FLOOR: Final = 8 * 2.0**-1074
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,15 @@ class _Plan:
     model: Model
     e_log: float
     out: Rounding | None
+    order: str = "row"
 
 
 def error_bound(
     x: ArrayLike,
-    algorithm: str,
-    format: DTypeLike,
+    algorithm: str | None = None,
+    format: DTypeLike | None = None,
     *,
+    order: str = "row",
     block: int | None = None,
     depth: int | None = None,
     exp_error: float | None = None,
@@ -82,7 +86,8 @@ def error_bound(
     flush: bool = False,
     exact_top: bool = True,
 ) -> ErrorBound:
-    """Bounds on the error of s, lse, y, log y and attention output of rows x, by one of four algorithms.
+    """Bounds on the error of s, lse, y, log y and attention output of rows x, by one of four algorithms or by
+    the law of `order="any"`.
 
     Args:
         x: (..., n) rows, up to float64. Entries that `format` does not hold are taken to be rounded to it
@@ -93,6 +98,9 @@ def error_bound(
             block a state of its own, the states merged in pairs).
         format: of the differences, exponentials, sums, logarithm and quotients: float64, float32, float16 or
             bfloat16, by name or dtype.
+        order: "row", or "any" for the law of `order="any"` (derived in `numerics.any_order`), which is one
+            algorithm: none is named then. Its format is float32 or float64; where None, float64 for x of
+            float64, else float32. Of the options below it has out_format, and flush, which changes nothing.
         block: entries of a block, "blocked" and "tree" only; 128 where None.
         depth: "batch" only: most additions a term goes through; None for one running sum.
         exp_error, log_error: relative errors of the functions, 2u where None. exp is at most 1 up to 0.
@@ -109,9 +117,16 @@ def error_bound(
     Raises: ValueError for an argument that is none of these. Cost: under a microsecond an entry; memory
     about 30 float64 arrays of x's size (of the values' size, with values).
     """
-    plan = _plan(
-        algorithm, format, block, depth, exp_error, log_error, exp_format, out_format, flush, exact_top
-    )
+    if order == "any":
+        refused: dict[str, object] = {"algorithm": algorithm, "block": block, "depth": depth}
+        refused |= {"exp_error": exp_error, "log_error": log_error, "exp_format": exp_format}
+        refused |= {"values": values, "exact_top": None if exact_top else exact_top}
+        plan = _plan_any(x, format, out_format, refused)
+    else:
+        plan = _plan(
+            _named(order, algorithm), format,
+            block, depth, exp_error, log_error, exp_format, out_format, flush, exact_top,
+        )  # fmt: skip
     rows = _real(x, "x")
     if rows.ndim == 0:
         raise ValueError("x: a single number is given: rows (..., n) would do")
@@ -120,9 +135,34 @@ def error_bound(
         return _bound(rows, v, plan)
 
 
+def _named(order: str, algorithm: str | None) -> str:
+    if order not in ORDERS:
+        raise ValueError(f"order: {order!r} is unknown: one of {', '.join(ORDERS)} would do")
+    if algorithm is None:
+        raise ValueError(f"algorithm: none is given: one of {', '.join(ALGORITHMS)} would do")
+    return algorithm
+
+
+def _plan_any(
+    x: ArrayLike, format: DTypeLike | None, out_format: DTypeLike | None, refused: dict[str, object]
+) -> _Plan:
+    for name, given in refused.items():
+        if given is not None:
+            raise ValueError(f"{name}: it is given with order='any': no {name}, or order='row', would do")
+    if format is None:
+        format = "float64" if np.asarray(x).dtype == np.float64 else "float32"
+    arithmetic = Rounding.of(format)
+    if arithmetic.dtype.name not in LAWS:
+        raise ValueError(
+            f"format: {arithmetic.dtype.name!r} is given with order='any': one of {', '.join(LAWS)} would do"
+        )
+    out = None if out_format is None else Rounding.of(out_format, name="out_format")
+    return _Plan("any", BLOCK, None, Model(arithmetic, 0.0), 0.0, out, "any")
+
+
 def _plan(
     algorithm: str,
-    format: DTypeLike,
+    format: DTypeLike | None,
     block: int | None,
     depth: int | None,
     exp_error: float | None,
@@ -224,6 +264,8 @@ def _of_rows(rows: Array, v: Array | None, plan: _Plan) -> ErrorBound:
     if rows.shape[-1] == 0:
         zero, o = np.zeros(rows.shape[:-1]), None if v is None else np.zeros(v.shape[:-1])
         return ErrorBound(zero, zero, np.zeros(rows.shape), np.zeros(rows.shape), o)
+    if plan.order == "any":
+        return ErrorBound(*any_order(rows, plan.model.format, plan.out))
     model, arithmetic = plan.model, plan.model.format
     top = np.max(rows, axis=-1, keepdims=True)
     distance = top - rows

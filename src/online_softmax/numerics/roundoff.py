@@ -42,7 +42,7 @@ def rounding_error(value: ArrayLike, dtype: DTypeLike) -> Array:
     return np.asarray(np.maximum(unit_roundoff(dtype) * magnitude, smallest_subnormal(dtype) / 2))
 
 
-def dtype_of(format: DTypeLike, name: str = "format") -> np.dtype[Any]:
+def dtype_of(format: DTypeLike | None, name: str = "format") -> np.dtype[Any]:
     """The dtype of a format given by name or dtype. ValueError, with the argument's `name`, where it is none
     of NAMES."""
     try:
@@ -67,7 +67,7 @@ class Rounding:
     flush: bool
 
     @classmethod
-    def of(cls, format: DTypeLike, *, flush: bool = False, name: str = "format") -> Rounding:
+    def of(cls, format: DTypeLike | None, *, flush: bool = False, name: str = "format") -> Rounding:
         """Of a format by name or dtype; ValueError as `dtype_of`."""
         dtype = dtype_of(format, name)
         info = _info(dtype)
