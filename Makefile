@@ -68,6 +68,7 @@ bench: $(VENV)/.package $(VENV)/.extra-bench ## ratios to the peers and to this 
 	$(BIN)/python -m benchmarks.choice $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.attention $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.attention_accuracy $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.attention_orders $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.losses $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.products $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.torch_calls $(BENCH_FLAGS)

@@ -6,6 +6,7 @@
     python -m benchmarks.choice         predicted against measured best        -> results/choice.json
     python -m benchmarks.attention      attention against PyTorch's            -> results/attention.json
     python -m benchmarks.attention_accuracy  its errors            -> results/attention_accuracy.json
+    python -m benchmarks.attention_orders  what order="any" costs  -> results/attention_orders.json
     python -m benchmarks.losses         the losses, their memory and errors    -> results/losses.json
     python -m benchmarks.products       matrix products of the losses          -> results/products.json
     python -m benchmarks.jax_rows       ours on JAX arrays against jax.nn      -> results/jax.json

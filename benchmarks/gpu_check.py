@@ -30,6 +30,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+import online_softmax
 from benchmarks import record
 from online_softmax.extras import MissingExtra, require
 from online_softmax.traffic import model
@@ -71,6 +72,8 @@ class Line:
     bytes_moved: int | None
     bytes_per_second: float | None
     worst_error: float
+    #: Of "any order" alone: whether its bits are those of the CPU.
+    same_bits: bool | None = None
 
 
 def timer(torch: Any, device: str) -> Callable[[Callable[[], object]], float]:
@@ -115,9 +118,20 @@ def contenders(operation: str, x: Any, out: Any) -> dict[str, Callable[[], Any]]
     function, theirs = getattr(ops, operation), getattr(torch, operation)
     if operation == "logsumexp":
         ours = {name: (lambda name=name: function(x, algorithm=name)) for name in ALGORITHMS}
+        ours["any order"] = lambda: function(x, order="any")
         return {**ours, "torch": lambda: theirs(x, -1)}
     ours = {name: (lambda name=name: function(x, algorithm=name, out=out)) for name in ALGORITHMS}
+    ours["any order"] = lambda: function(x, order="any", out=out)
     return {**ours, "torch out=": lambda: theirs(x, -1, out=out)}
+
+
+def same_bits(operation: str, x: Any) -> bool:
+    """Whether order="any" has the bits on this device that the CPU gives, in the first rows."""
+    first = x[:16]
+    ours = getattr(_ops(), operation)(first, order="any").cpu()
+    theirs = getattr(online_softmax, operation)(first.cpu(), order="any")
+    kind = getattr(require("torch", "torch", "the check"), {2: "int16", 4: "int32"}[theirs.element_size()])
+    return bool((ours.to(theirs.dtype).view(kind) == theirs.view(kind)).all())
 
 
 def _ops() -> Any:
@@ -147,8 +161,9 @@ def measure(operation: str, dtype: str, rows: int, columns: int, device: str, ro
         )
         seconds = times[name]
         rate = None if moved is None else moved / seconds
+        same = same_bits(operation, x) if name == "any order" else None
         yield Line(
-            operation, dtype, rows, columns, name, seconds, times["copy"] / seconds, moved, rate, error
+            operation, dtype, rows, columns, name, seconds, times["copy"] / seconds, moved, rate, error, same
         )
 
 
@@ -206,7 +221,17 @@ def one(algorithm: str, rows: int, columns: int) -> None:
 def table(lines: list[Line]) -> Table:
     """A line a contender."""
     grid = Table(title="medians of interleaved rounds")
-    headings = ("operation", "dtype", "shape", "contender", "us", "of copy", "model GB/s", "worst error")
+    headings = (
+        "operation",
+        "dtype",
+        "shape",
+        "contender",
+        "us",
+        "of copy",
+        "model GB/s",
+        "worst error",
+        "the CPU's bits",
+    )
     for heading in headings:
         grid.add_column(heading, justify="right")
     for line in lines:
@@ -214,6 +239,7 @@ def table(lines: list[Line]) -> Table:
         grid.add_row(
             line.operation, line.dtype, f"({line.rows}, {line.columns})", line.contender,
             f"{1e6 * line.seconds:.1f}", f"{line.of_copy:.2f}", rate, f"{line.worst_error:.1e}",
+            "" if line.same_bits is None else "yes" if line.same_bits else "NO",
         )  # fmt: skip
     return grid
 

@@ -53,6 +53,14 @@ struct AttentionProblem {
   // double, as lse: then lse has the pivot and this the log of the sum relative to it, so that nothing of a great lse
   // is rounded away; p null: not wanted.
   AttentionArray rest;
+  // Where last_key is not 0: what keys [first_key, last_key) of each sequence alone come to, as raw sums. o has the sum
+  // of weights * v, lse the pivot and rest the sum of the weights, 0 where a row sees none of these keys. Chunks count
+  // from first_key on, so that a row's bits follow from these keys and the row.
+  int64_t first_key = 0, last_key = 0;
+  // Whether keys are summed super-tile by super-tile, in AttentionSums. Where level.p is not null these are added to
+  // the sums there, of each query, and nothing else comes out; sinks do not count. The last strides are not used.
+  bool any_order = false;
+  AttentionArray level, bins, a, odd;
 };
 
 // The gradients beside the problem, whose o and lse are those of the forward. q_grad, k_grad and v_grad in the
@@ -70,6 +78,13 @@ struct AttentionGradientProblem : AttentionProblem {
 
 void run_attention(const AttentionProblem& problem);
 void run_attention_gradient(const AttentionGradientProblem& problem);
+
+// Exact sums of `rows` rows one after another, f32 or f64: `to` becomes the merge of the two; and what they come to, o
+// in the dtype.
+void run_sums_merge(const Isa& isa, Dtype dtype, int threads, int64_t rows, int64_t dv, const AttentionSums& to,
+                    const AttentionSums& from);
+void run_sums_read(const Isa& isa, Dtype dtype, int threads, int64_t rows, int64_t dv, const AttentionSums& from,
+                   char* o, double* lse);
 
 // Flops a second of multiply-adds in registers, in the format that products of `dtype` are made in.
 double arithmetic_peak(const Isa& isa, Dtype dtype, int threads);

@@ -16,7 +16,8 @@ OSM_INLINE double greatest(const typename V::Scalar* s, int64_t from, int64_t en
 }
 
 // s becomes exp(scale * s - pivot); returns the sum. Which of the partial sums a key goes to follows from its place in
-// the chunk alone.
+// the chunk alone. The product is rounded by itself, as it is where a bias or mask is laid over the scores: one that
+// changes nothing changes no bit.
 template <class V, int degree>
 OSM_INLINE double weigh(typename V::Scalar* s, int64_t from, int64_t end, double scale, double pivot) {
   using S = typename V::Scalar;
@@ -25,7 +26,7 @@ OSM_INLINE double weigh(typename V::Scalar* s, int64_t from, int64_t end, double
   for (auto& t : sum) t = V::set(0);
   for (int64_t j = from; j < end; j += 4 * V::W) {
     V d[4];
-    for (int i = 0; i < 4; ++i) d[i] = fms(V::load(s + j + i * V::W), by, less);
+    for (int i = 0; i < 4; ++i) d[i] = sub(mul(V::load(s + j + i * V::W), by), less);
     Weight<V, degree>::of(d);
     for (int i = 0; i < 4; ++i) store(s + j + i * V::W, d[i]), sum[i] = add(sum[i], d[i]);
   }
@@ -59,13 +60,9 @@ void soften(const AttentionBlock& b, int r, typename Heads<T>::S* s, int64_t end
   hide_outside(b, rule, s, end);
   if (live)
     for (int64_t j = b.from; j < end; ++j) live[j] = s[j] != (S)-kInf && (!b.drop || kept(b, rule, j));
-  double scale = plain ? (double)(S)b.scale : 1.0;
+  const double scale = plain ? (double)(S)b.scale : 1.0;
   const double top = (double)(S)(greatest<V>(s, b.from, end) * scale);
   S* o = (S*)b.o + r * b.o_stride;
-  if (plain && !(top < kFused<S> && state.pivot < kFused<S> && (top > -kFused<S> || top == -kInf))) {
-    for (int64_t j = b.from; j < end; ++j) s[j] = s[j] == (S)-kInf ? s[j] : s[j] * (S)scale;
-    scale = 1;
-  }
   if (!(top <= state.pivot + kRise)) {
     if (top == kInf) {  // the law: NaN, with an infinite log-sum-exp unless a NaN is there too
       bool nan = state.sum != state.sum;
@@ -208,6 +205,9 @@ constexpr AttentionKernels attention_kernels() {
     k.pack_k[(int)Stored::int8] = pack_k<int8_t, V>, k.pack_v[(int)Stored::int8] = pack_v<int8_t, V>;
   }
   k.block = attention_block<T>, k.gradient = attention_gradient<T>, k.merge = attention_merge<T>;
+  k.sums_add = attention_sums_add<typename V::Scalar>, k.sums_merge = attention_sums_merge<typename V::Scalar>;
+  k.sums_read = attention_sums_read<typename V::Scalar>;
+  k.slices = kAttentionSlices<typename V::Scalar>;
   k.finish = attention_finish<T, typename V::Scalar>;
   k.finish_wide = attention_finish<typename V::Scalar, typename V::Scalar>;
   k.dot = attention_dot<T>, k.add = attention_add<V>, k.peak = arithmetic_peak<V>;

@@ -28,17 +28,14 @@ void row_gradient(const AttentionGradient& b, int r, typename Heads<T>::S* s, ty
     for (int64_t j = b.from; j < end; ++j) live[j] = s[j] != (S)-kInf;
   // +inf among the scores makes the row NaN, as the law has it.
   const double lse = b.lse[r] == kInf ? __builtin_nan("") : b.lse[r];
-  const bool fused = lse < kFused<S> && lse > -kFused<S>;
-  if (plain && !fused)
-    for (int64_t j = b.from; j < end; ++j) s[j] = s[j] == (S)-kInf ? s[j] : s[j] * (S)b.scale;
-  const V by = V::set(plain && fused ? (S)b.scale : (S)1), from = V::set((S)lse);
+  const V by = V::set(plain ? (S)b.scale : (S)1), from = V::set((S)lse);
   const V rest = V::set((S)(lse - (double)(S)lse + b.rest[r]));
   const V up = V::set((S)b.kept), zero = V::set(0), least = V::set((S)-kInf);
   uint32_t keep;
   V raw, p[1], dp;
   const auto weigh_keys = [&](int64_t j) OSM_LAMBDA_INLINE {
     raw = V::load(s + j);
-    p[0] = sub(fms(raw, by, from), rest);
+    p[0] = sub(sub(mul(raw, by), from), rest);
     Weight<V, Heads<T>::degree>::of(p);
     // Where nothing is to be seen: exactly 0, whatever the rest of the row is. A NaN is seen.
     p[0] = keep_unequal(p[0], raw, least), dp = keep_unequal(V::load(g + j), raw, least);

@@ -191,7 +191,11 @@ template <class T, class S>
 void attention_finish(const void* row, double by, int64_t n, char* to, int64_t step) {
   S line[kMostFeatures];
   T made[kMostFeatures];
-  for (int64_t i = 0; i < n; ++i) line[i] = ((const S*)row)[i] * (S)by;
+  // Which sign a zero has that underflowed, and which NaN a NaN is, would tell how keys were come by.
+  for (int64_t i = 0; i < n; ++i) {
+    const S x = ((const S*)row)[i] * (S)by + (S)0;
+    line[i] = x == x ? x : (S)__builtin_nan("");
+  }
   narrow_row(line, n, made);
   if (step == (int64_t)sizeof(T)) {
     __builtin_memcpy(to, made, (size_t)n * sizeof(T));

@@ -9,10 +9,6 @@ constexpr double kRise = 8;
 OSM_INLINE bool plain_scores(const AttentionScores& b, const AttentionRow& rule) {
   return !rule.mask && !rule.bias && rule.slope == 0 && !(b.softcap > 0) && b.scale > 0x1p-100 && b.scale < 0x1p100;
 }
-// exp(scale * s - pivot) by one fused multiply-add is off by the rounding of the pivot. Past this the product is
-// rounded too, and the difference of the two is exact where it matters.
-template <class S>
-constexpr double kFused = sizeof(S) == 4 ? 0x1p12 : 0x1p41;
 
 // Rows are gone through in groups of four registers, by place in the chunk.
 template <class V>

@@ -18,6 +18,19 @@ struct AttentionState {
   double pivot, sum;
 };
 
+// The sums of a row in whole numbers, whose merge no order changes: see online_softmax/attention_sums.py, which is
+// their law. Entry 0 of bins, and of each slice of a, is the weight, the others are the features of O.
+struct AttentionSums {
+  void* level;    // in the format products are made in
+  int32_t* bins;  // 1 + features
+  int64_t* a;     // slices x (1 + features)
+  uint8_t* odd;   // features
+};
+constexpr int64_t kSuperTile = 512;  // keys of a partial, counted from the sequence's first
+constexpr int32_t kNoBin = INT32_MIN;
+template <class S>
+constexpr int kAttentionSlices = sizeof(S) == 4 ? 2 : 3;
+
 // What one query row may see of the chunk, and what is added to its scores. Pointers are to the chunk's first key.
 struct AttentionRow {
   int64_t lo, hi;       // keys [lo, hi)
@@ -101,6 +114,11 @@ struct AttentionKernels {
   void (*block)(const AttentionBlock&);
   void (*gradient)(const AttentionGradient&);
   void (*merge)(AttentionState* a, void* a_o, const AttentionState* b, const void* b_o, int64_t width);
+  // The sums with a partial of a super-tile too, O by `by`; and with the sums of others.
+  void (*sums_add)(const AttentionSums& to, double pivot, double weight, const void* o, double by, int64_t dv);
+  void (*sums_merge)(const AttentionSums& to, const AttentionSums& from, int64_t dv);
+  void (*sums_read)(const AttentionSums& from, int64_t dv, void* o, double* lse);
+  int slices;
   // n numbers of products * by, in the operands' format or as they are, `step` bytes apart.
   void (*finish)(const void* row, double by, int64_t n, char* to, int64_t step);
   void (*finish_wide)(const void* row, double by, int64_t n, char* to, int64_t step);

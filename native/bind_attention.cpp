@@ -34,20 +34,14 @@ class Attention {
 
   void array(const std::string& name, uintptr_t address, const Longs& strides) {
     using Problem = osm::AttentionGradientProblem;
-    static const std::map<std::string, osm::AttentionArray Problem::*> arrays = {{"q", &Problem::q},
-                                                                                 {"k", &Problem::k},
-                                                                                 {"v", &Problem::v},
-                                                                                 {"o", &Problem::o},
-                                                                                 {"mask", &Problem::mask},
-                                                                                 {"bias", &Problem::bias},
-                                                                                 {"lse", &Problem::lse},
-                                                                                 {"d_out", &Problem::d_out},
-                                                                                 {"d_lse", &Problem::d_lse},
-                                                                                 {"q_grad", &Problem::q_grad},
-                                                                                 {"k_grad", &Problem::k_grad},
-                                                                                 {"v_grad", &Problem::v_grad},
-                                                                                 {"bias_grad", &Problem::bias_grad},
-                                                                                 {"delta", &Problem::delta}};
+    static const std::map<std::string, osm::AttentionArray Problem::*> arrays = {
+        {"q", &Problem::q},           {"k", &Problem::k},           {"v", &Problem::v},
+        {"o", &Problem::o},           {"mask", &Problem::mask},     {"bias", &Problem::bias},
+        {"lse", &Problem::lse},       {"rest", &Problem::rest},     {"level", &Problem::level},
+        {"bins", &Problem::bins},     {"a", &Problem::a},           {"odd", &Problem::odd},
+        {"d_out", &Problem::d_out},   {"d_lse", &Problem::d_lse},   {"q_grad", &Problem::q_grad},
+        {"k_grad", &Problem::k_grad}, {"v_grad", &Problem::v_grad}, {"bias_grad", &Problem::bias_grad},
+        {"delta", &Problem::delta}};
     const auto found = arrays.find(name);
     if (found == arrays.end() || strides.size() > 4) throw nb::value_error(("no array " + name).c_str());
     osm::AttentionArray& to = p_.*found->second;
@@ -79,6 +73,9 @@ class Attention {
     for (size_t i = 0; i < 4; ++i) p_.origin[i] = at[i];
     p_.placed = true;
   }
+  // Raw sums of these keys alone, in "o", "lse" and "rest"; see AttentionProblem.
+  void keys(int64_t first, int64_t last) { p_.first_key = first, p_.last_key = last; }
+  void any_order() { p_.any_order = true; }
   void forward(bool wide, bool single) {
     p_.wide = wide, p_.single = single;
     OutsidePython free;
@@ -100,6 +97,24 @@ void keep_array(double p, uint64_t seed, const Longs& at, int64_t keys, uintptr_
   osm::attention_keep(p, seed, at[0], at[1], at[2], at[3], keys, (uint8_t*)to);
 }
 
+// Of `addresses`: level, bins, a, odd.
+osm::AttentionSums sums_at(const std::vector<uintptr_t>& addresses) {
+  if (addresses.size() != 4) throw nb::value_error("level, bins, a, odd");
+  return {(void*)addresses[0], (int32_t*)addresses[1], (int64_t*)addresses[2], (uint8_t*)addresses[3]};
+}
+void sums_merge(const Plan& plan, int dtype, int64_t rows, int64_t dv, const std::vector<uintptr_t>& to,
+                const std::vector<uintptr_t>& from) {
+  const osm::AttentionSums all = sums_at(to), more = sums_at(from);
+  nb::gil_scoped_release free;
+  osm::run_sums_merge(isa_of(plan.isa), (osm::Dtype)dtype, plan.threads, rows, dv, all, more);
+}
+void sums_read(const Plan& plan, int dtype, int64_t rows, int64_t dv, const std::vector<uintptr_t>& from, uintptr_t o,
+               uintptr_t lse) {
+  const osm::AttentionSums all = sums_at(from);
+  nb::gil_scoped_release free;
+  osm::run_sums_read(isa_of(plan.isa), (osm::Dtype)dtype, plan.threads, rows, dv, all, (char*)o, (double*)lse);
+}
+
 }  // namespace
 
 void bind_attention(nb::module_& m) {
@@ -112,9 +127,13 @@ void bind_attention(nb::module_& m) {
       .def("band", &Attention::band)
       .def("dropout", &Attention::dropout)
       .def("origin", &Attention::origin)
+      .def("keys", &Attention::keys)
+      .def("any_order", &Attention::any_order)
       .def("forward", &Attention::forward)
       .def("backward", &Attention::backward);
   m.def("keep_array", &keep_array);
+  m.def("attention_sums_merge", &sums_merge);
+  m.def("attention_sums_read", &sums_read);
   m.def("arithmetic_peak", [](const Plan& plan, int dtype) {
     OutsidePython free;
     return osm::arithmetic_peak(isa_of(plan.isa), (osm::Dtype)dtype, plan.threads);

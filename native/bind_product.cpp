@@ -22,13 +22,13 @@ osm::Matrix matrix(uintptr_t address, int dtype, const Longs& strides) {
 
 void product_array(const Plan& plan, const Longs& shape, uintptr_t a, int a_dtype, const Longs& a_strides, uintptr_t b,
                    int b_dtype, const Longs& b_strides, uintptr_t c, int c_dtype, const Longs& c_strides, bool add,
-                   uintptr_t bias) {
+                   bool fused, uintptr_t bias) {
   if (shape.size() != 3) throw nb::value_error("m, n and k");
   osm::ProductProblem p;
   p.isa = &isa_of(plan.isa), p.threads = plan.threads;
   p.m = shape[0], p.n = shape[1], p.k = shape[2];
   p.a = matrix(a, a_dtype, a_strides), p.b = matrix(b, b_dtype, b_strides), p.c = matrix(c, c_dtype, c_strides);
-  p.add = add, p.bias = (const void*)bias;
+  p.add = add, p.fused = fused, p.bias = (const void*)bias;
   OutsidePython free;
   osm::run_product(p);
 }

@@ -18,7 +18,8 @@ using Addresses = std::vector<uintptr_t>;
 // options: temperature, top_k, top_p, min_p, one number a row each. at: first row, first token. results: tokens and
 // log-probabilities, or tokens, keys, rests, logits, m and s.
 void sample_array(const Plan& plan, int dtype, const Longs& shape, int axis, uintptr_t x, const Longs& strides,
-                  const Addresses& options, uint64_t seed, uint64_t draw, const Longs& at, const Addresses& results) {
+                  const Addresses& options, uint64_t seed, uint64_t draw, bool same, const Longs& at,
+                  const Addresses& results) {
   if (shape.size() > osm::kMaxDims || strides.size() != shape.size() || options.size() != 4 || at.size() != 2 ||
       (results.size() != 2 && results.size() != 6))
     throw nb::value_error("strides as long as the shape, four options, two places, two or six results");
@@ -28,7 +29,7 @@ void sample_array(const Plan& plan, int dtype, const Longs& shape, int axis, uin
   for (size_t d = 0; d < shape.size(); ++d) p.rows.shape[d] = shape[d], p.rows.x_strides[d] = strides[d];
   p.temperature = (const double*)options[0], p.top_k = (const int64_t*)options[1];
   p.top_p = (const double*)options[2], p.min_p = (const double*)options[3];
-  p.seed = seed, p.draw = draw, p.first_row = at[0], p.first_token = at[1];
+  p.seed = seed, p.draw = draw, p.same = same, p.first_row = at[0], p.first_token = at[1];
   p.tokens = (int64_t*)results[0];
   if (results.size() == 2) {
     p.log_probabilities = (double*)results[1];

@@ -17,7 +17,7 @@ endfunction()
 units_of(scalar SCALAR_UNITS)
 add_library(online_softmax_core STATIC
   ${CORE_DIR}/dispatch.cpp ${CORE_DIR}/driver.cpp ${CORE_DIR}/run_rows.cpp ${CORE_DIR}/run_cols.cpp
-  ${CORE_DIR}/run_masked.cpp ${CORE_DIR}/run_packed.cpp ${CORE_DIR}/run_attention.cpp ${CORE_DIR}/run_attention_gradient.cpp
+  ${CORE_DIR}/run_masked.cpp ${CORE_DIR}/run_packed.cpp ${CORE_DIR}/run_attention.cpp ${CORE_DIR}/run_attention_sums.cpp ${CORE_DIR}/run_attention_gradient.cpp
   ${CORE_DIR}/run_losses.cpp ${CORE_DIR}/run_product.cpp ${CORE_DIR}/run_sample.cpp ${CORE_DIR}/run_scans.cpp ${CORE_DIR}/run_groups.cpp
   ${CORE_DIR}/run_exact.cpp
   ${CORE_DIR}/pool.cpp ${CORE_DIR}/memory.cpp ${SCALAR_UNITS})

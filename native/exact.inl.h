@@ -1,10 +1,10 @@
 // Sums of slices in vectors, and what is made of them: the law of exact.h on rows of adjacent elements. Included inside
 // the namespace of an instruction set, after elements.inl.h and the vectors of *_exact.h.
 //
-// One sweep does a row: which bin is the top one is guessed, by the row's first elements and by the row before, and the
-// maximum that is found beside tells whether the guess was right; where not, the row is swept again. The terms of a
-// softmax are kept, scaled by a power of two that leaves no number subnormal, and written out in the sweep of the next
-// row. Factors that are powers of two change no bit, so the results are those of exact.h.
+// A sweep serves up to three rows: it finds the maximum of the one to come, sums the terms of the current one, whose
+// maximum is known and with it the top bin, and writes the results of the one before. The terms of a softmax are kept
+// for that, scaled by a power of two that leaves no number subnormal. Factors that are powers of two change no bit, so
+// the results are those of exact.h.
 
 template <class V>
 struct Cuts;
@@ -67,7 +67,7 @@ struct Slices {
   using B = typename Law<S>::Bits;
   static constexpr int K = Law<S>::slices;
   BitSum<V> sum[K];
-  V marks = V::set(0), most = V::set(-(S)kInf), least = V::set((S)kInf);
+  V marks = V::set(0), most[2] = {V::set(-(S)kInf), V::set(-(S)kInf)}, least = V::set((S)kInf);
 
   // Slices of terms, from the top down: each is what is left rounded to a whole number of its unit. Of the top ones the
   // sum of n <= 8 is a small number, but where one is of NaN: no sum of n bit patterns of NaN or magic numbers comes
@@ -103,8 +103,9 @@ struct Slices {
 
 template <class S>
 struct Found {
-  S most, least;
-  bool sure;  // no NaN
+  S coming;   // maximum of the row to come, NaN passed over
+  S least;    // of the current row, where it is wanted
+  bool sure;  // no NaN in the current row
   int64_t a[Law<S>::slices];
 };
 
@@ -200,6 +201,7 @@ template <class T, class R>
 struct Pass {
   using V = typename Of<T>::V;
   using S = typename Of<T>::S;
+  const T* next;  // its maximum is found; the current row itself where there is none
   const T* cur;
   S* keep;
   Grid<V> grid;
@@ -234,12 +236,12 @@ OSM_INLINE void pass_pairs(const Pass<T, R>& w, int64_t i, T* y, Slices<typename
   }
   if constexpr (kNow != Now::none) {
     if constexpr (kExactPrefetch)
-      for (int64_t b = 0; b < n * P * (int64_t)sizeof(T); b += 64) prefetch((const char*)(w.cur + i) + kAhead + b);
+      for (int64_t b = 0; b < n * P * (int64_t)sizeof(T); b += 64) prefetch((const char*)(w.next + i) + kAhead + b);
+    for (int p = 0; p < n; ++p) load2(w.next + i + p * P, v[2 * p], v[2 * p + 1]);
+    for (int k = 0; k < 2 * n; ++k) found.most[k & 1] = max(v[k], found.most[k & 1]);
     for (int p = 0; p < n; ++p) load2(w.cur + i + p * P, v[2 * p], v[2 * p + 1]);
-    for (int k = 0; k < 2 * n; ++k) {
-      found.most = max(found.most, v[k]);
-      if constexpr (kNow != Now::sums) found.least = min(found.least, v[k]);
-    }
+    if constexpr (kNow != Now::sums)
+      for (int k = 0; k < 2 * n; ++k) found.least = min(found.least, v[k]);
     w.grid.terms(v);
     if constexpr (kNow == Now::terms)
       for (int k = 0; k < 2 * n; ++k) store(w.keep + i + k * V::W, v[k]);
@@ -297,8 +299,9 @@ void pass(const Pass<T, R>& given, int64_t cols, char* space, Found<typename Of<
         load2(some, v[0], v[1]);
         sums.least = min(sums.least, min(v[0], v[1]));
       }
+      load_some(w.next + done, left, v[0], v[1]);
+      sums.most[0] = max(v[0], sums.most[0]), sums.most[1] = max(v[1], sums.most[1]);
       load_some(w.cur + done, left, v[0], v[1]);
-      sums.most = max(sums.most, max(v[0], v[1]));
       w.grid.terms(v);
       if constexpr (kNow == Now::terms) store(w.keep + done, v[0]), store(w.keep + done + V::W, v[1]);
       sums.cut(v);
@@ -308,7 +311,7 @@ void pass(const Pass<T, R>& given, int64_t cols, char* space, Found<typename Of<
   if constexpr (kBuffer) lines.end();
   if constexpr (kSum) {
     sums.flush(vectors, found->a);
-    found->most = hmax(sums.most), found->sure = sums.sure();
+    found->coming = hmax(max(sums.most[0], sums.most[1])), found->sure = sums.sure();
     if constexpr (kNow != Now::sums) found->least = -hmax(sub(V::set(0), sums.least));
   }
 }

@@ -87,60 +87,47 @@ void write_nan(T* y, int64_t n) {
 
 // ---- states
 
-// The greatest of the first few elements.
-template <class T>
-OSM_INLINE typename Of<T>::S first_of(const T* x, int64_t n) {
-  constexpr int64_t P = pair_of<T>();
-  typename Of<T>::V a, b, c, d;
-  if (n < P) {
-    load_some(x, n, a, b);
-    return hmax(max(a, b));
-  }
-  load2(x, a, b), load2(n < 2 * P ? x + n - P : x + P, c, d);
-  return hmax(max(max(a, b), max(c, d)));
-}
-
-// Greatest and least, and whether there is a NaN.
-template <class T>
-__attribute__((noinline)) Found<typename Of<T>::S> look_at(const T* x, int64_t n) {
+template <class S>
+struct Extent {
+  S most, least;
+  bool nan;  // where it was looked for
+};
+// The maximum of n elements; with kAll the least of them too, and whether there is a NaN.
+template <class T, bool kAll>
+Extent<typename Of<T>::S> extent_of(const T* x, int64_t n) {
   using V = typename Of<T>::V;
   using S = typename Of<T>::S;
   constexpr int64_t P = pair_of<T>();
-  V most = V::set(-(S)kInf), least = V::set((S)kInf), marks = V::set(1);
-  for (int64_t i = 0; i < n; i += P) {
-    V a, b;
+  V most[4], least = V::set((S)kInf), a, b;
+  for (V& m : most) m = V::set(-(S)kInf);
+  uint32_t nan = 0;
+  int64_t i = 0;
+  const auto look = [&](V& m0, V& m1) OSM_LAMBDA_INLINE {
+    m0 = max(a, m0), m1 = max(b, m1);  // in this order NaN is passed over
+    if constexpr (kAll) {
+      least = min(least, min(a, b));
+      nan |= above(a, V::set((S)kInf)) | above(b, V::set((S)kInf));
+    }
+  };
+  for (; i + 2 * P <= n; i += 2 * P) {
+    load2(x + i, a, b), look(most[0], most[1]);
+    load2(x + i + P, a, b), look(most[2], most[3]);
+  }
+  for (; i < n; i += P) {
     if (i + P <= n) {
       load2(x + i, a, b);
-      least = min(least, min(a, b));
-    } else {
+    } else {  // past the end what is there already
       T some[P];
-      for (int64_t k = 0; k < P; ++k) some[k] = x[i + k < n ? i + k : n - 1];
+      for (int64_t k = 0; k < P; ++k) some[k] = x[i + k < n ? i + k : i];
       load2(some, a, b);
-      least = min(least, min(a, b));
     }
-    most = max(most, max(a, b));
-    // NaN stays one; finite numbers and infinities become 1.
-    const V top = V::set((S)kInf);
-    marks = either(marks, V::set(above(a, top) || above(b, top) ? (S)__builtin_nan("") : (S)1));
+    look(most[0], most[1]);
   }
-  Found<S> found{};
-  found.most = hmax(most), found.least = -hmax(sub(V::set(0), least));
-  found.sure = above(marks, V::set((S)kInf)) == 0;
-  return found;
+  return {hmax(max(max(most[0], most[1]), max(most[2], most[3]))), -hmax(sub(V::set(0), least)), nan != 0};
 }
-
-// The guess of a row's top bin, from its first elements and the row before.
-struct Guess {
-  int64_t bin = 0;
-  int doubt = 0;
-  bool any = false;  // `bin` says something
-};
 template <class T>
-OSM_INLINE int64_t guessed(const Guess& g, const T* x, int64_t n) {
-  const auto first = first_of(x, n);
-  if (!is_near(first)) return g.bin;
-  const int64_t b = top_of(first);
-  return g.any && g.bin > b ? g.bin : b;
+OSM_INLINE typename Of<T>::S maximum_of(const T* x, int64_t n) {
+  return extent_of<T, false>(x, n).most;
 }
 
 template <class T, Now kNow, Past kPast, Store kStore, class R>
@@ -150,67 +137,65 @@ OSM_INLINE Found<typename Of<T>::S> swept(const Pass<T, R>& w, int64_t n, char* 
   return found;
 }
 template <class T>
-Pass<T, NoResult> alone(const T* x, typename Of<T>::S* keep, int64_t b) {
-  return {x, keep, Grid<typename Of<T>::V>(b), nullptr, nullptr, NoResult{}, nullptr};
+Pass<T, NoResult> alone(const T* next, const T* x, typename Of<T>::S* keep, int64_t b) {
+  return {next, x, keep, Grid<typename Of<T>::V>(b), nullptr, nullptr, NoResult{}, nullptr};
 }
 
-template <class S>
-OSM_INLINE ExactState<S> state_of_found(const Found<S>& f) {
-  ExactState<S> st;
-  st.m = canonical(f.most);
-  for (int k = 0; k < Law<S>::slices; ++k) st.a[k] = f.a[k];
-  return st;
-}
-// Whether what was swept with top bin b is right.
-template <class S>
-OSM_INLINE bool right(const Found<S>& f, int64_t b) {
-  return f.sure && is_near(f.most) && top_of(f.most) == b;
-}
-
-// The state of n elements, however long the row; `least` is the least of them where it is wanted.
-template <class T, Now kNow>
-ExactState<typename Of<T>::S> state_of(const T* x, int64_t n, Guess& guess, typename Of<T>::S* least) {
+// Rows one after the other, in pieces: while a piece is summed the maximum of the next one is found.
+template <class T>
+struct ExactStream {
   using S = typename Of<T>::S;
-  ExactState<S> st = empty_state<S>();
-  int64_t b = n <= kPiece ? guessed(guess, x, n) : guessed(Guess{}, x, n);
-  bool summed = false;  // st is of top bin b
-  *least = (S)kInf;
-  for (int64_t i = 0; i < n; i += kPiece) {
-    const int64_t here = n - i < kPiece ? n - i : kPiece;
-    Found<S> f = swept<T, kNow, Past::none, Store::plain>(alone<T>(x + i, nullptr, b), here, nullptr);
-    if (kNow != Now::sums) *least = f.least < *least ? f.least : *least;
-    if (f.sure && f.most == -(S)kInf) continue;
-    if (f.sure && is_near(f.most) && (summed ? top_of(f.most) <= b : top_of(f.most) == b)) {
-      if (!summed) {
-        st = merged(st, state_of_found(f)), summed = is_near(st.m) && top_of(st.m) == b;
-        continue;
-      }
-      for (int k = 0; k < Law<S>::slices; ++k) add_to(st.a[k], f.a[k]);
-      st.m = f.most > st.m ? canonical(f.most) : st.m;
-      continue;
-    }
-    f = look_at(x + i, here);
-    if (!f.sure) return slow_state(x + i, here);  // NaN
-    if (is_near(f.most)) {
-      f = swept<T, kNow, Past::none, Store::plain>(alone<T>(x + i, nullptr, top_of(f.most)), here, nullptr);
-      st = merged(st, state_of_found(f));
-    } else if (f.most != -(S)kInf) {
-      st = merged(st, slow_state(x + i, here));
-    }
-    summed = is_near(st.m);
-    if (summed) b = top_of(st.m);
+  const ExactRows& job;
+  int64_t piece;  // of a row
+  S coming;       // maximum of the piece to come
+
+  explicit ExactStream(const ExactRows& j) : job(j) {
+    const int64_t pieces = (j.cols + kPiece - 1) / kPiece;
+    piece = padded_to_pairs<T>((j.cols + pieces - 1) / pieces);
+    coming = maximum_of((const T*)j.x, length(0));
   }
-  guess.any = summed;
-  if (summed) guess.bin = b;
-  return st;
-}
+  int64_t length(int64_t from) const { return job.cols - from < piece ? job.cols - from : piece; }
+
+  // The state of row r, the next one; its least element too, where it is wanted.
+  template <Now kNow>
+  ExactState<S> row(int64_t r, S* least) {
+    const T* x = (const T*)(job.x + r * job.x_stride);
+    ExactState<S> st = empty_state<S>();
+    *least = (S)kInf;
+    for (int64_t i = 0; i < job.cols; i += piece) {
+      const int64_t here = length(i), after = i + here < job.cols ? i + here : 0;
+      const T* next = after ? x + after : (const T*)(job.x + (r + 1) * job.x_stride);
+      const bool more = after || r + 1 < job.rows, beside = more && length(after) == here;
+      const S most = canonical(coming);
+      ExactState<S> sums = empty_state<S>();
+      if (is_near(most)) {
+        sums.m = most;
+        // What came before moves to the top bin of both, and the piece is added to it.
+        const bool joins = is_near(st.m) || st.m == -(S)kInf;
+        if (joins) sums = merged(st, sums), st = empty_state<S>();
+        const Found<S> f = swept<T, kNow, Past::none, Store::plain>(
+            alone<T>(beside ? next : x + i, x + i, nullptr, top_of(sums.m)), here, nullptr);
+        for (int k = 0; k < Law<S>::slices; ++k) add_to(sums.a[k], f.a[k]);
+        if (!f.sure) sums.m = (S)__builtin_nan("");
+        if (kNow != Now::sums) *least = f.least < *least ? f.least : *least;
+        if (beside) coming = f.coming;
+      } else {
+        sums = slow_state(x + i, here);
+        *least = -(S)kInf;
+      }
+      st = merged(st, sums);
+      if (more && !(beside && is_near(most))) coming = maximum_of(next, length(after));
+    }
+    return st;
+  }
+};
 
 // ---- results of rows whose states are known
 
 template <class T, class R>
 OSM_INLINE void map_by(const T* x, T* y, int64_t n, const R& result, Store how, char* space) {
   using V = typename Of<T>::V;
-  const Pass<T, R> w{nullptr, nullptr, Grid<V>(0), nullptr, x, result, y};
+  const Pass<T, R> w{nullptr, nullptr, nullptr, Grid<V>(0), nullptr, x, result, y};
   if constexpr (kStreams) {
     if (how == Store::stream) return pass<Now::none, Past::mapped, Store::stream>(w, n, space, nullptr);
     if (how == Store::lines) return pass<Now::none, Past::mapped, Store::lines>(w, n, space, nullptr);
@@ -241,8 +226,8 @@ void write_given(Op op, const T* x, T* y, int64_t n, const Divisor<S>& d, Store 
   if (!d.finite) return write_nan(y, n);
   for (int64_t i = 0; i < n; i += kPiece) {
     const int64_t here = n - i < kPiece ? n - i : kPiece;
-    const Found<S> f = look_at(x + i, here);
-    if (f.sure && f.most <= d.m)
+    const Extent<S> f = extent_of<T, true>(x + i, here);
+    if (!f.nan && f.most <= d.m)
       write_known(op, x + i, y + i, here, d, f.least, how == Store::stream ? how : Store::plain, space);
     else
       slow_write(op, x + i, y + i, here, d);
@@ -259,39 +244,46 @@ struct ExactPipeline {
   Store how;
   S* keep;  // terms of one row: each result is made just before the next row's term takes its place
   char* space;
+  S coming;             // maximum of the row to come
   Divisor<S> before{};  // of the row before
   bool waits = false;   // the row before is to be written,
   bool small = false;   // and has small results
-  Guess guess;
 
   explicit ExactPipeline(const ExactRows& j) : job(j) {
     how = store_kind<T>(job.stream, job.y, job.y_stride, job.cols);
     keep = (S*)job.scratch;
     space = (char*)(keep + padded_to_pairs<T>(job.cols));
+    coming = maximum_of(x_row(0), job.cols);
   }
   const T* x_row(int64_t r) const { return (const T*)(job.x + r * job.x_stride); }
   T* y_row(int64_t r) const { return (T*)(job.y + r * job.y_stride); }
+  const T* after(int64_t r) const { return x_row(r + 1 < job.rows ? r + 1 : r); }
 
   template <Now kNow, Past kPast, class R>
   Found<S> stored(int64_t r, int64_t b, const R& result) {
-    const T* cur = kNow == Now::none ? nullptr : x_row(r);
-    const Pass<T, R> w{cur, keep, Grid<V>(b), keep, x_row(r - 1), result, y_row(r - 1)};
+    const T *cur = nullptr, *next = nullptr;
+    if (kNow != Now::none) cur = x_row(r), next = after(r);
+    const Pass<T, R> w{next, cur, keep, Grid<V>(b), keep, x_row(r - 1), result, y_row(r - 1)};
     if constexpr (kStreams) {
       if (how == Store::stream) return swept<T, kNow, kPast, Store::stream>(w, job.cols, space);
       if (how == Store::lines) return swept<T, kNow, kPast, Store::lines>(w, job.cols, space);
     }
     return swept<T, kNow, kPast, Store::plain>(w, job.cols, space);
   }
-  // Row r swept for top bin b beside the results of the row before, if it waits.
+  template <Now kNow>
+  Found<S> first(int64_t r, int64_t b) {
+    return swept<T, kNow, Past::none, Store::plain>(alone<T>(after(r), x_row(r), keep, b), job.cols, nullptr);
+  }
+  // Row r with top bin b, beside the results of the row before, if it waits, and the maximum of the next.
   Found<S> advance(int64_t r, int64_t b) {
     const bool write = waits;
     waits = false;
     if (job.op == Op::softmax) {
-      if (!write) return swept<T, Now::terms, Past::none, Store::plain>(alone<T>(x_row(r), keep, b), job.cols, nullptr);
+      if (!write) return first<Now::terms>(r, b);
       if (small) return stored<Now::terms, Past::kept>(r, b, from_small_terms<V>(before));
       return stored<Now::terms, Past::kept>(r, b, from_terms<V>(before));
     }
-    if (!write) return swept<T, Now::sums, Past::none, Store::plain>(alone<T>(x_row(r), keep, b), job.cols, nullptr);
+    if (!write) return first<Now::sums>(r, b);
     return stored<Now::sums, Past::mapped>(r, b, log_result(before));
   }
   // The row before r, alone.
@@ -305,32 +297,24 @@ struct ExactPipeline {
     else
       stored<Now::none, Past::kept>(r, 0, from_terms<V>(before));
   }
-  void done(int64_t r, const Found<S>& f) {
-    before = divisor_of(state_of_found(f), job.op == Op::log_softmax);
-    guess.any = true, guess.bin = before.b;
+  void row(int64_t r) {
+    ExactState<S> st = empty_state<S>();
+    st.m = canonical(coming);
+    if (!is_near(st.m)) {
+      last(r);
+      write_known(job.op, x_row(r), y_row(r), job.cols, divisor_of(slow_state(x_row(r), job.cols), true), -(S)kInf,
+                  Store::plain, space);
+      coming = maximum_of(after(r), job.cols);
+      return;
+    }
+    const Found<S> f = advance(r, top_of(st.m));
+    coming = f.coming;
+    if (!f.sure) return write_nan(y_row(r), job.cols);
+    for (int k = 0; k < Law<S>::slices; ++k) st.a[k] = f.a[k];
+    before = divisor_of(st, job.op == Op::log_softmax);
     if (job.op == Op::log_softmax && !logs_in_vectors(before))
       return slow_write(job.op, x_row(r), y_row(r), job.cols, before);
     waits = true, small = job.op == Op::softmax && !none_small<V>(before, f.least);
-  }
-  void row(int64_t r) {
-    const T* x = x_row(r);
-    Found<S> f;
-    if (guess.doubt < 8) {
-      const int64_t b = guessed(guess, x, job.cols);
-      f = advance(r, b);
-      if (right(f, b)) {
-        guess.doubt -= guess.doubt > 0;
-        return done(r, f);
-      }
-      guess.doubt = guess.doubt + 4 > 16 ? 16 : guess.doubt + 4;
-    } else {
-      --guess.doubt;
-    }
-    f = look_at(x, job.cols);
-    if (f.sure && is_near(f.most)) return done(r, advance(r, top_of(f.most)));
-    last(r);
-    if (!f.sure || f.most == -(S)kInf) return write_nan(y_row(r), job.cols);
-    slow_write(job.op, x, y_row(r), job.cols, divisor_of(slow_state(x, job.cols), true));
   }
   void run() {
     for (int64_t r = 0; r < job.rows; ++r) row(r);
@@ -348,19 +332,23 @@ void exact_rows(const ExactRows& job) {
     if (job.stream) fence();
     return;
   }
-  Guess guess;
   const Store how = writes ? store_kind<T>(job.stream, job.y, job.y_stride, job.cols) : Store::plain;
-  for (int64_t r = 0; r < job.rows; ++r) {
-    const T* x = (const T*)(job.x + r * job.x_stride);
-    T* y = (T*)(job.y + r * job.y_stride);
-    S least;
-    if (job.given) {
-      write_given(job.op, x, y, job.cols, divisor_of(state_from<S>(job.states[r]), logs), how, job.scratch);
-    } else if (!writes) {
-      job.states[r] = wide_of(state_of<T, Now::sums>(x, job.cols, guess, &least));
-    } else {
-      const ExactState<S> st = state_of<T, Now::least>(x, job.cols, guess, &least);
-      write_known(job.op, x, y, job.cols, divisor_of(st, logs), least, how, job.scratch);
+  const auto x_row = [&](int64_t r) { return (const T*)(job.x + r * job.x_stride); };
+  const auto y_row = [&](int64_t r) { return (T*)(job.y + r * job.y_stride); };
+  if (job.given) {
+    for (int64_t r = 0; r < job.rows; ++r)
+      write_given(job.op, x_row(r), y_row(r), job.cols, divisor_of(state_from<S>(job.states[r]), logs), how,
+                  job.scratch);
+  } else {
+    ExactStream<T> stream(job);
+    for (int64_t r = 0; r < job.rows; ++r) {
+      S least;
+      if (!writes) {
+        job.states[r] = wide_of(stream.template row<Now::sums>(r, &least));
+        continue;
+      }
+      const ExactState<S> st = stream.template row<Now::least>(r, &least);
+      write_known(job.op, x_row(r), y_row(r), job.cols, divisor_of(st, logs), least, how, job.scratch);
     }
   }
   if (writes && job.stream) fence();

@@ -22,6 +22,7 @@ struct ProductProblem {
   int64_t m = 0, n = 0, k = 0;
   Matrix a, b, c;
   bool add = false;
+  bool fused = false;          // bits that every instruction set gives: multiply-adds round once
   const void* bias = nullptr;  // n numbers of the format that products are made in; or null. Not beside `add`.
 };
 

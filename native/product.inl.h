@@ -160,6 +160,7 @@ inline ProductKernels float_product_kernels() {
           {pack_lines<float, V, rows>, nullptr, pack_lines<f16, V, rows>, pack_lines<bf16, V, rows>},
           {pack_lines<float, V, cols>, nullptr, pack_lines<f16, V, cols>, pack_lines<bf16, V, cols>},
           product_block<V>,
+          product_block<Fused32>,
           {product_narrow<float, float>, nullptr, product_narrow<f16, float>, product_narrow<bf16, float>}};
 }
 inline ProductKernels double_product_kernels() {
@@ -170,6 +171,7 @@ inline ProductKernels double_product_kernels() {
           8,
           {nullptr, pack_lines<double, V, rows>, nullptr, nullptr},
           {nullptr, pack_lines<double, V, cols>, nullptr, nullptr},
+          product_block<V>,
           product_block<V>,
           {nullptr, product_narrow<double, double>, nullptr, nullptr}};
 }

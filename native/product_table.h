@@ -25,6 +25,7 @@ struct ProductKernels {
   void (*pack_a[kDtypes])(const char* p, int64_t line, int64_t step, int64_t count, int64_t steps, void* to);
   void (*pack_b[kDtypes])(const char* p, int64_t line, int64_t step, int64_t count, int64_t steps, void* to);
   void (*block)(const ProductBlock&);
+  void (*fused)(const ProductBlock&);  // the same, each multiply-add rounded once on every instruction set
   void (*narrow[kDtypes])(const void* from, int64_t n, char* to);
 };
 

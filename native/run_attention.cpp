@@ -8,7 +8,7 @@
 #include <chrono>
 #include <vector>
 
-#include "attention_plan.h"
+#include "attention_row_sums.h"
 #include "pool.h"
 #include "state.h"
 
@@ -141,6 +141,10 @@ class Item {
   // All keys, and the results put down.
   void whole() {
     clear(states_, o_);
+    if (p_.last_key) {
+      over(p_.first_key, std::min(rows_.keys(), p_.last_key), states_, o_);
+      return finish();
+    }
     for (int64_t s = 0; s < work_.segments; ++s) {
       if (s == 0) {
         over(s, states_, o_);
@@ -151,6 +155,33 @@ class Item {
       }
     }
     finish();
+  }
+  // Super-tiles [from, to) into the sums of the problem, or of `own`.
+  void add_tiles(int64_t from, int64_t to, SumsBlock* own) {
+    const double by = rows_.v_scale() / (1 - p_.drop);
+    for (int64_t t = from; t < to; ++t) {
+      const int64_t key = t * kSuperTile, n = std::min(rows_.keys() - key, kSuperTile);
+      if (!rows_.near(work_.first, work_.count, key, n)) continue;
+      clear(states_, o_);
+      over(key, key + n, states_, o_);
+      for (int64_t r = 0; r < work_.count; ++r)
+        kernels_.sums_add(own ? own->at(r) : sums_of(p_, rows_, work_.first + r), states_[r].pivot, states_[r].sum,
+                          o_ + r * plan_.width * kernels_.size, by, p_.dv);
+    }
+  }
+  // The sums put down as results.
+  void read(SumsBlock& sums) {
+    std::fill(o_, o_ + plan_.width * kernels_.size, 0);
+    if (p_.sinks)
+      for (int64_t r = 0; r < work_.count; ++r) {
+        const double sink = p_.sinks[rows_.head(work_.first + r)];
+        kernels_.sums_add(sums.at(r), sink, sink == kEmpty ? 0 : 1, o_, 1, p_.dv);
+      }
+    for (int64_t r = 0; r < work_.count; ++r) {
+      double lse = 0;
+      kernels_.sums_read(sums.at(r), p_.dv, o_, &lse);
+      put(work_.first + r, o_, 1, lse);
+    }
   }
   // One segment, its states and rows of O left at `states` and `o`.
   void part(int64_t segment, AttentionState* states, char* o) {
@@ -178,9 +209,10 @@ class Item {
   }
 
   void over(int64_t segment, AttentionState* states, char* o) {
-    const int64_t end = std::min(rows_.keys(), (segment + 1) * kKeySegment);
-    for (int64_t key = segment * kKeySegment; key < end; key += plan_.chunk)
-      chunk(key, std::min(plan_.chunk, end - key), states, o);
+    over(segment * kKeySegment, std::min(rows_.keys(), (segment + 1) * kKeySegment), states, o);
+  }
+  void over(int64_t first, int64_t end, AttentionState* states, char* o) {
+    for (int64_t key = first; key < end; key += plan_.chunk) chunk(key, std::min(plan_.chunk, end - key), states, o);
   }
 
   void chunk(int64_t key, int64_t n, AttentionState* states, char* o) {
@@ -219,6 +251,10 @@ class Item {
     for (int64_t r = 0; r < work_.count; ++r) {
       const int64_t row = work_.first + r;
       AttentionState s = states_[r];
+      if (p_.last_key) {
+        raw(r, row, s);
+        continue;
+      }
       double by = 1 / s.sum, lse = s.pivot + std::log(s.sum);
       if (s.sum == 0) by = 0, lse = kEmpty;
       if (p_.sinks) {
@@ -230,21 +266,27 @@ class Item {
         lse = with;
       }
       by *= rows_.v_scale() / (1 - p_.drop);
-      (p_.wide ? kernels_.finish_wide : kernels_.finish)(o_ + r * plan_.width * kernels_.size, by, p_.dv,
-                                                         (char*)rows_.at(p_.o, row), p_.o.strides[3]);
-      if (p_.rest.p) {
-        put_parts(row, s);
-        continue;
-      }
-      if (!p_.lse.p) continue;
-      char* at = (char*)rows_.at(p_.lse, row);
-      if (p_.single)
-        *(float*)at = (float)lse;
-      else
-        *(double*)at = lse;
+      put(row, o_ + r * plan_.width * kernels_.size, by, lse);
+      if (p_.rest.p) put_parts(row, s);
     }
   }
+  void put(int64_t row, const char* o, double by, double lse) const {
+    (p_.wide ? kernels_.finish_wide : kernels_.finish)(o, by, p_.dv, (char*)rows_.at(p_.o, row), p_.o.strides[3]);
+    if (!p_.lse.p || p_.rest.p) return;
+    if (lse != lse) lse = std::numeric_limits<double>::quiet_NaN();
+    char* at = (char*)rows_.at(p_.lse, row);
+    if (p_.single)
+      *(float*)at = (float)lse;
+    else
+      *(double*)at = lse;
+  }
 
+  void raw(int64_t r, int64_t row, const AttentionState& s) const {
+    kernels_.finish_wide(o_ + r * plan_.width * kernels_.size, rows_.v_scale() / (1 - p_.drop), p_.dv,
+                         (char*)rows_.at(p_.o, row), p_.o.strides[3]);
+    *(double*)rows_.at(p_.lse, row) = s.pivot;
+    *(double*)rows_.at(p_.rest, row) = s.sum;
+  }
   void put_parts(int64_t row, const AttentionState& s) const {
     double pivot = s.pivot, sum = s.sum;
     if (p_.sinks && p_.sinks[rows_.head(row)] != kEmpty) {
@@ -267,16 +309,65 @@ class Item {
   const char **key_rows_, **value_rows_;
 };
 
+// Items, or where these are few parts of their super-tiles: no partition changes a bit.
+void run_sums(const Plan& plan, int threads) {
+  const AttentionProblem& p = plan.p;
+  const std::vector<Work> all = works(p);
+  const int64_t items = (int64_t)all.size();
+  const bool kept = p.level.p != nullptr;  // by the caller
+  const auto tiles_of = [&](const Work& work) { return (p.sequences[work.batch].keys + kSuperTile - 1) / kSuperTile; };
+  if (items >= 2 * threads || threads == 1) {
+    parallel_for(items, threads, [&](int64_t i) {
+      static thread_local SumsBlock sums;
+      const Work& work = all[(size_t)i];
+      if (!kept) sums.reset(plan.kernels, work.count, p.dv);
+      Item item(plan, work);
+      item.add_tiles(0, tiles_of(work), kept ? nullptr : &sums);
+      if (!kept) item.read(sums);
+    });
+    return;
+  }
+  struct Part {
+    int64_t item, from, to;
+    SumsBlock sums;
+  };
+  std::vector<Part> parts;
+  for (int64_t i = 0; i < items; ++i) {
+    const int64_t tiles = std::max<int64_t>(1, tiles_of(all[(size_t)i]));
+    const int64_t each = std::max<int64_t>(1, tiles * items / (2 * threads));
+    for (int64_t t = 0; t < tiles; t += each) parts.push_back({i, t, std::min(tiles, t + each), {}});
+  }
+  parallel_for((int64_t)parts.size(), threads, [&](int64_t i) {
+    Part& part = parts[(size_t)i];
+    const Work& work = all[(size_t)part.item];
+    part.sums.reset(plan.kernels, work.count, p.dv);
+    Item(plan, work).add_tiles(part.from, std::min(part.to, tiles_of(work)), &part.sums);
+  });
+  parallel_for(items, threads, [&](int64_t i) {
+    const Work& work = all[(size_t)i];
+    const HeadRows rows(p, work.batch, work.group);
+    SumsBlock* first = nullptr;
+    for (Part& part : parts) {
+      if (part.item != i) continue;
+      for (int64_t r = 0; r < work.count && (kept || first); ++r)
+        plan.kernels.sums_merge(kept ? sums_of(p, rows, work.first + r) : first->at(r), part.sums.at(r), p.dv);
+      if (!first) first = &part.sums;
+    }
+    if (!kept) Item(plan, work).read(*first);
+  });
+}
+
 }  // namespace
 
 void run_attention(const AttentionProblem& problem) {
   const int threads = worth_waking(problem);
   const Plan plan(problem);
+  if (problem.any_order) return run_sums(plan, threads);
   const std::vector<Work> all = works(problem);
   const int64_t items = (int64_t)all.size();
   int64_t segments = 0;
   for (const Work& work : all) segments = std::max(segments, work.segments);
-  if (items >= 2 * threads || segments <= 1 || threads == 1) {
+  if (items >= 2 * threads || segments <= 1 || threads == 1 || problem.last_key) {
     parallel_for(items, threads, [&](int64_t i) { Item(plan, all[(size_t)i]).whole(); });
     return;
   }

@@ -44,6 +44,9 @@ constexpr int64_t kGroupBytes = 512 << 10;  // of a group that is brought whole
 constexpr int64_t kPart = 32768;            // least elements of a row that a thread is given
 constexpr int64_t kGatheredPiece = 2048;    // elements of a row gathered at once
 
+// An odd number of lines: rows a power of two apart would share their places in the cache.
+int64_t row_stride(int64_t bytes) { return aligned64(bytes) | 64; }
+
 ExactWide nothing() { return {-HUGE_VAL, {0, 0, 0, 0}}; }
 
 template <class S>
@@ -223,7 +226,7 @@ class Runner {
 
   // A group of rows brought together, done and taken back.
   void whole_group(const Piece& piece) const {
-    const int64_t stride = aligned64(layout.cols * size);
+    const int64_t stride = row_stride(layout.cols * size);
     char* rows = thread_scratch(group * stride + exact_scratch(p.dtype, layout.cols));
     gather(piece, 0, layout.cols, rows, stride);
     ExactWide states[kGroup];
@@ -244,7 +247,7 @@ class Runner {
       if (job.cols > 0) kernels.rows(job), states[0] = found[0];
       return;
     }
-    const int64_t stride = kGatheredPiece * size;
+    const int64_t stride = row_stride(kGatheredPiece * size);
     char* rows = thread_scratch(group * stride);
     for (int64_t i = piece.from; i < piece.to; i += kGatheredPiece) {
       const int64_t n = std::min(kGatheredPiece, piece.to - i);
@@ -258,7 +261,7 @@ class Runner {
   void write_piece(const Piece& piece, ExactWide* states) const {
     ExactRows job = job_of(p.op);
     job.given = true, job.states = states, job.rows = piece.count;
-    const int64_t stride = kGatheredPiece * size;
+    const int64_t stride = row_stride(kGatheredPiece * size);
     char* rows = thread_scratch(group * stride + exact_scratch(p.dtype, 0));
     job.scratch = rows + group * stride;
     if (direct) {

@@ -94,7 +94,8 @@ void item(const Plan& plan, int64_t i0, int64_t j0) {
     for (int64_t i = 0; i < rows; i += block) {
       const int64_t here = std::min(block, rows - i);
       kernels.pack_a[(int)p.a.dtype](p.a.p + (i0 + i) * p.a.row + l * p.a.col, p.a.row, p.a.col, here, steps, a);
-      kernels.block({here, cols, steps, a, b, c + i * stride * size, stride, l > 0 || p.add || p.bias});
+      (p.fused ? kernels.fused
+               : kernels.block)({here, cols, steps, a, b, c + i * stride * size, stride, l > 0 || p.add || p.bias});
     }
   }
   if (plan.rounded)

@@ -15,6 +15,7 @@ struct SampleProblem {
   const double* top_p = nullptr;        // 1: all
   const double* min_p = nullptr;        // 0: all
   uint64_t seed = 0, draw = 0;
+  bool same = false;                       // noise of the same bits on every machine
   int64_t first_row = 0, first_token = 0;  // their numbers in a whole
   // Results, one a row: the token (-1: nothing to draw from) and its log-probability, or with `keys` the parts of a
   // state that merges: the key and what rounding left out of it, the token's logit over the temperature, and the law's

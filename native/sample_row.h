@@ -42,7 +42,7 @@ struct Row {
   bool filtered() const { return most() < cols() || reach() < 1 || least() > 0; }
 
   SampleNoise noise() const {
-    return sample_noise(problem.seed, problem.draw, (uint64_t)problem.first_row + (uint64_t)number);
+    return sample_noise(problem.seed, problem.draw, (uint64_t)problem.first_row + (uint64_t)number, problem.same);
   }
   // Pieces are cut at multiples of kSegment by token number, wherever the row begins.
   int64_t pieces() const {

@@ -1,6 +1,7 @@
 // What an instruction set offers for drawing from a row, and the noise itself, which all share: a token's number of
 // (seed, draw, row, token) alone, so that no cut of a row shows in what is drawn.
 #pragma once
+#include "same_log.h"
 #include "table.h"
 
 namespace osm {
@@ -33,13 +34,15 @@ static inline uint64_t sample_mix(uint64_t x) {
 // What tells a row's noise from all others.
 struct SampleNoise {
   uint64_t start, twist, fine, finer;
+  bool same;  // bits that no library's logarithm has a say in
 };
-static inline SampleNoise sample_noise(uint64_t seed, uint64_t draw, uint64_t row) {
+static inline SampleNoise sample_noise(uint64_t seed, uint64_t draw, uint64_t row, bool same) {
   constexpr uint64_t golden = 0x9e3779b97f4a7c15ull;
   uint64_t h = sample_mix(seed + golden);
   h = sample_mix(h + sample_mix(draw + 2 * golden));
   h = sample_mix(h + sample_mix(row + 3 * golden));
-  return {sample_mix(h + golden), sample_mix(h + 2 * golden), sample_mix(h + 3 * golden), sample_mix(h + 4 * golden)};
+  return {sample_mix(h + golden), sample_mix(h + 2 * golden), sample_mix(h + 3 * golden), sample_mix(h + 4 * golden),
+          same};
 }
 static inline __attribute__((always_inline)) uint64_t sample_word(const SampleNoise& noise, uint64_t index) {
   const uint64_t at = noise.start + index * kSampleStep;
@@ -63,16 +66,17 @@ static inline double sample_gumbel(const SampleNoise& noise, int64_t token, uint
   if (leading >= 0x8000) {
     // u itself, from its complement, where it is the lesser.
     const double u = ((double)(0xffff - leading) + ((double)~more + 0.5) * 0x1p-64) * 0x1p-16;
-    waited = -__builtin_log(u);
+    waited = -(noise.same ? same_log(u) : __builtin_log(u));
   } else {
     double rest = ((double)more + 0.5) * 0x1p-64;
     if (leading == 0 && more < uint64_t{1} << 53) {
       const uint64_t last = sample_mix(noise.finer ^ sample_mix((uint64_t)token + noise.fine));
       rest = ((double)more + ((double)last + 0.5) * 0x1p-64) * 0x1p-64;
     }
-    waited = -__builtin_log1p(-((double)leading + rest) * 0x1p-16);
+    const double v = ((double)leading + rest) * 0x1p-16;
+    waited = -(noise.same ? same_log1p(-v) : __builtin_log1p(-v));
   }
-  return -__builtin_log(waited);
+  return -(noise.same ? same_log(waited) : __builtin_log(waited));
 }
 
 // ---- what an instruction set offers

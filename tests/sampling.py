@@ -19,8 +19,8 @@ def _mix(x: int) -> int:
     return x ^ x >> 31
 
 
-def gumbel(seed: int, draw: int, row: int, token: int) -> float:
-    """The noise of a token, by the definition in docs/sampling.md, with 144 bits of u."""
+def words(seed: int, draw: int, row: int, token: int) -> tuple[int, int, int]:
+    """Bits of v = 1 - u of a token, by the definition in docs/sampling.md: 16, 64 and 64 more."""
     h = _mix(seed + _GOLDEN & _WORD)
     h = _mix(h + _mix(draw + 2 * _GOLDEN & _WORD) & _WORD)
     h = _mix(h + _mix(row + 3 * _GOLDEN & _WORD) & _WORD)
@@ -33,6 +33,12 @@ def gumbel(seed: int, draw: int, row: int, token: int) -> float:
     leading = word >> 32 * (lane % 2) + 16 * half & 0xFFFF
     more = _mix(fine ^ _mix(token + finer & _WORD))
     last = _mix(finer ^ _mix(token + fine & _WORD))
+    return leading, more, last
+
+
+def gumbel(seed: int, draw: int, row: int, token: int) -> float:
+    """The noise of a token, by the definition in docs/sampling.md, with 144 bits of u."""
+    leading, more, last = words(seed, draw, row, token)
     v = math.ldexp(leading << 64 | more, -80)
     if leading == 0 and more < 1 << 53:
         v = math.ldexp((more << 64 | last) + 0.5, -144)

@@ -28,9 +28,9 @@ LAYERS = (
         "loss_rules",
         "linear_plan",
     ),
-    ("state", "attention_derivatives"),
-    ("attention_formats", "exact_state", "loss_state", "sample_state"),
-    ("attention_state",),
+    ("state", "attention_derivatives", "attention_sums", "exact_sums"),
+    ("attention_exact", "attention_formats", "exact_state", "loss_state", "sample_state"),
+    ("attention_state", "exact_loss_state", "exact_sample_state"),
     ("ops", "distributed", "streaming", "traffic.count"),
     ("traffic.cache",),
     ("cpu", "gpu"),
@@ -58,6 +58,8 @@ ONLY = {
     "distributed": {"state"},
     "streaming": {"state"},
     "attention_formats": {"state", "wire"},
+    "attention_exact": {"attention_sums", "state", "wire"},
+    "attention_sums": {"exact"},
     "attention_tiles": set(),
     "attention_derivatives": {"attention_tiles"},
     "attention_state": {"attention_formats", "state"},
@@ -66,6 +68,9 @@ ONLY = {
     "linear_plan": set(),
     "loss_state": {"loss_rules", "state"},
     "sample_state": {"state"},
+    "exact_sample_state": {"exact", "exact_state", "sample_state"},
+    "exact_sums": {"exact"},
+    "exact_loss_state": {"exact", "exact_state", "exact_sums", "loss_rules", "loss_state"},
 }
 #: Parts that may load the native module: its face, the small-call way of the NumPy front end, what times the
 #: hardware.

@@ -28,6 +28,7 @@ namespace {
 #include "../tanh.inl.h"
 #include "../attention_scores.inl.h"
 #include "../attention_gradient.inl.h"
+#include "../attention_sums.inl.h"
 #include "../attention.inl.h"
 // clang-format on
 

@@ -3,6 +3,8 @@
 
 // Accumulators of the small matrix products: kTileRows x kTileVectors registers, with room for the factors beside them.
 constexpr int kTileRows = 6, kTileVectors = 2;
+// A float multiply-add that rounds once.
+using Fused32 = F32;
 // Square blocks of registers, rows to columns.
 OSM_INLINE void transpose(F64 (&r)[4]) {
   const __m256d a = _mm256_unpacklo_pd(r[0].v, r[1].v), b = _mm256_unpackhi_pd(r[0].v, r[1].v);

@@ -3,6 +3,8 @@
 
 // Accumulators of the small matrix products: kTileRows x kTileVectors registers, with room for the factors beside them.
 constexpr int kTileRows = 6, kTileVectors = 4;
+// A float multiply-add that rounds once.
+using Fused32 = F32;
 // Square blocks of registers, rows to columns: at each step what lies off the diagonal of blocks is exchanged.
 OSM_INLINE void transpose(F64 (&r)[8]) {
   _Pragma("GCC unroll 8") for (int i = 0; i < 8; ++i) if (!(i & 1)) {

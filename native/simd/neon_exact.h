@@ -44,6 +44,8 @@ template <>
 struct BitSum<F64> {
   uint64x2_t v = vdupq_n_u64(0);
   OSM_INLINE void add(F64 a) { v = vaddq_u64(v, vreinterpretq_u64_f64(a.v)); }
+  OSM_INLINE void less(uint64_t b) { v = vsubq_u64(v, vdupq_n_u64(b)); }
+  OSM_INLINE F64 bits() const { return {vreinterpretq_f64_u64(v)}; }
   OSM_INLINE int64_t beyond(uint64_t less) const { return (int64_t)vaddvq_u64(vsubq_u64(v, vdupq_n_u64(less))); }
 };
 

@@ -3,6 +3,8 @@
 
 // Accumulators of the small matrix products: kTileRows x kTileVectors registers, with room for the factors beside them.
 constexpr int kTileRows = 6, kTileVectors = 4;
+// A float multiply-add that rounds once.
+using Fused32 = F32;
 // Square blocks of registers, rows to columns.
 OSM_INLINE void transpose(F64 (&r)[2]) {
   const float64x2_t a = vtrn1q_f64(r[0].v, r[1].v), b = vtrn2q_f64(r[0].v, r[1].v);

@@ -122,7 +122,7 @@ struct Row {
   }
 };
 
-void one(const Isa& isa, Dtype dtype, const Sizes& s, Where where, int threads) {
+void one(const Isa& isa, Dtype dtype, const Sizes& s, Where where, int threads, bool any_order) {
   const Dtype wide = dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32;
   const Arrays a(s, dtype, wide, where);
   std::vector<osm::AttentionSequence> sequences((size_t)s.batch, {0, s.queries, 0, s.keys});
@@ -140,7 +140,9 @@ void one(const Isa& isa, Dtype dtype, const Sizes& s, Where where, int threads) 
   if (s.dropout) p.drop = kDrop, p.seed = kSeed;
   p.lse.p = a.lse.data(), p.lse.strides[2] = 8, p.lse.strides[1] = 8 * s.queries;
   p.lse.strides[0] = 8 * s.queries * s.heads;
+  p.any_order = any_order;
   osm::run_attention(p);
+  p.any_order = false;
   p.d_out = a.d_out.seen(), p.q_grad = a.dq.seen(), p.k_grad = a.dk.seen(), p.v_grad = a.dv.seen();
   osm::run_attention_gradient(p);
 
@@ -216,7 +218,10 @@ void test_attention() {
     for (const Dtype dtype : kDtypes)
       for (const Sizes& sizes : kSizes)
         for (const Where where : wheres)
-          for (const int threads : {1, 3}) one(*isa, dtype, sizes, where, threads);
+          for (const int threads : {1, 3}) {
+            one(*isa, dtype, sizes, where, threads, false);
+            one(*isa, dtype, sizes, where, threads, true);
+          }
 }
 
 }  // namespace tests

@@ -54,6 +54,7 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
   tests::test_driver();
   tests::test_attention();
+  tests::test_attention_sums();
   tests::test_product();
   tests::test_exact();
   tests::test_scans();

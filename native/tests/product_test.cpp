@@ -79,9 +79,35 @@ void one(const Isa& isa, const Formats& f, const Sizes& s, Lies a_lies, Lies b_l
   }
 }
 
+// A fused product has the bits of its definition on every instruction set: chains of multiply-adds that round once,
+// over equal cuts of k, and the cuts added from left to right.
+void fused(const Isa& isa, int64_t k) {
+  constexpr int64_t m = 7, n = 33;
+  const Given a(m, k, Dtype::f32, Lies::rows, Where::heap, 4), b(k, n, Dtype::bf16, Lies::cols, Where::heap, 5),
+      c(m, n, Dtype::f32, Lies::rows, Where::heap, 6);
+  osm::ProductProblem p;
+  p.isa = &isa, p.threads = 2, p.fused = true;
+  p.m = m, p.n = n, p.k = k, p.a = a.matrix, p.b = b.matrix, p.c = c.matrix;
+  osm::run_product(p);
+  const int64_t cuts = (k + 383) / 384, cut = ((k + cuts - 1) / cuts + 7) / 8 * 8;
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      float sum = 0;
+      for (int64_t l = 0; l < k; l += cut) {
+        float chain = 0;
+        for (int64_t s = l; s < k && s < l + cut; ++s)
+          chain = std::fmaf((float)a.value(i, s), (float)b.value(s, j), chain);
+        sum = l ? sum + chain : chain;
+      }
+      tally.check((float)c.value(i, j) == sum, std::string("product fused.") + isa.name + " of " + std::to_string(k));
+    }
+}
+
 }  // namespace
 
 void test_product() {
+  for (const Isa* isa : usable_isas())
+    for (const int64_t k : {1, 50, 384, 801}) fused(*isa, k);
   for (const Isa* isa : usable_isas())
     for (const Formats& formats : kFormats)
       for (const Sizes& sizes : kSizes)

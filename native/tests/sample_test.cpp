@@ -90,7 +90,7 @@ void one(const Isa& isa, Dtype dtype, const Case& c, Fill fill, Where where, int
   p.tokens = tokens.data(), p.log_probabilities = logs.data();
   osm::run_sample(p);
   for (int64_t r = 0; r < c.rows; ++r) {
-    const Truth truth = truth_of(table, r, c, osm::sample_noise(77, 3, (uint64_t)(5 + r)));
+    const Truth truth = truth_of(table, r, c, osm::sample_noise(77, 3, (uint64_t)(5 + r), false));
     const std::string what = std::string("sample.") + short_name(dtype) + "." + isa.name + " of " +
                              std::to_string(c.cols) + " from " + std::to_string(c.first_token);
     tally.check(tokens[(size_t)r] == truth.token, what + " token");

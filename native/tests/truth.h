@@ -182,6 +182,7 @@ std::vector<const Isa*> usable_isas();  // best first
 void test_kernels();
 void test_driver();
 void test_attention();
+void test_attention_sums();
 void test_product();
 void test_exact();
 void test_scans();

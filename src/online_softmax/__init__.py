@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .attention_state import AttentionState
     from .cpu import info
+    from .exact_loss_state import ExactLossState
+    from .exact_sample_state import ExactSampleState
     from .frontends.attention import (
         Attention,
         AttentionGradients,
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
         attention_double_backward,
         attention_jvp,
     )
+    from .frontends.exact_attention import ExactAttentionState
     from .frontends.linear_losses import (
         LinearGradients,
         LinearLossAndGradients,
@@ -63,6 +66,9 @@ __all__ = [
     "AttentionGradients",
     "AttentionState",
     "AttentionTangents",
+    "ExactAttentionState",
+    "ExactLossState",
+    "ExactSampleState",
     "ExactState",
     "LinearGradients",
     "LinearLossAndGradients",
@@ -118,6 +124,7 @@ _HOMES = {
     **dict.fromkeys(("Sample", "sample"), ".frontends.sampling"),
     "SampleState": ".sample_state",
     "AttentionState": ".attention_state",
+    "ExactAttentionState": ".frontends.exact_attention",
     **dict.fromkeys(
         (
             "Attention",
@@ -129,6 +136,8 @@ _HOMES = {
         ),
         ".frontends.attention",
     ),
+    "ExactLossState": ".exact_loss_state",
+    "ExactSampleState": ".exact_sample_state",
     "LossState": ".loss_state",
     **dict.fromkeys(
         (

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
+from .attention_sums import Sums
 from .cpu import DTYPES, address, numpy_dtype, plan_of
 
 Array = NDArray[Any]
@@ -78,20 +79,109 @@ class Problem:
 
 
 def forward(
-    problem: Problem, out: Array, lse: Array | None, *, isa: str | None = None, threads: int | None = None
+    problem: Problem,
+    out: Array,
+    lse: Array | None,
+    *,
+    any_order: bool = False,
+    isa: str | None = None,
+    threads: int | None = None,
 ) -> None:
     """Attention into `out` and `lse`, never forming the scores.
 
     Args:
         out: of q's shape but for the features, in q's format or, for partial results, in that of `lse`.
         lse: out's shape without features, float32 or float64, any strides; None where not wanted.
+        any_order: whether keys are summed by the law of `attention_sums`.
     """
     call = _described(problem, isa, threads)
     _array(call, "o", out)
     if lse is not None:
         _array(call, "lse", lse)
+    if any_order:
+        call.any_order()
     if not problem.empty:
         call.forward(out.dtype != problem.q.dtype, lse is not None and lse.dtype != np.float64)
+
+
+def partial(
+    problem: Problem,
+    keys: tuple[int, int],
+    o: Array,
+    pivot: Array,
+    weight: Array,
+    *,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """What keys [first, last) of each sequence alone come to: o = sum(exp(score - pivot) * v), weight =
+    sum(exp(score - pivot)), as raw sums, and -inf for the pivot where a query sees none of them.
+
+    Args:
+        o: of q's shape but for the features, float32 (float64 for float64 operands).
+        pivot, weight: o's shape without features, float64, any strides.
+
+    The bits of a row follow from the query, these keys and their values alone. Sinks do not count.
+    """
+    call = _described(problem, isa, threads)
+    for name, array in (("o", o), ("lse", pivot), ("rest", weight)):
+        _array(call, name, array)
+    call.keys(*keys)
+    if not problem.empty:
+        call.forward(True, False)
+
+
+def sums(
+    problem: Problem,
+    level: Array,
+    features: dict[str, Array],
+    *,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """The partials of all super-tiles, added to sums by `attention_sums`, which has the law and the formats.
+
+    Args:
+        level: (batch, heads, queries), float32 (float64 for float64 operands), any strides, as all here.
+        features: with a last, contiguous axis beside: "bins" int32 of 1 + dv, "a" int64 of slices * (1 + dv),
+            slice by slice, "odd" uint8 of dv.
+
+    Sinks do not count.
+    """
+    call = _described(problem, isa, threads)
+    for name, array in {"level": level, **features}.items():
+        _array(call, name, array)
+    call.any_order()
+    if not problem.empty:
+        call.forward(True, False)
+
+
+def merged(left: Sums, right: Sums) -> Sums:
+    """`attention_sums.merge`, bit for bit."""
+    made, given = _planes(left, copied=True), _planes(right)
+    plan, code = plan_of(None, "auto", None, "exact"), _CODE[made.level.dtype]
+    to, more = [address(a) for a in made], [address(a) for a in given]
+    _core.attention_sums_merge(plan, code, made.level.size, made.odd.shape[-1], to, more)
+    return made._replace(a=np.swapaxes(made.a, -1, -2))
+
+
+def read(sums: Sums) -> tuple[Array, Array]:
+    """`attention_sums.read`, bit for bit: o rounded to the format, lse float64."""
+    given = _planes(sums)
+    o: Array = np.empty(given.odd.shape, given.level.dtype)
+    lse: Array = np.empty(given.level.shape)
+    plan, code = plan_of(None, "auto", None, "exact"), _CODE[o.dtype]
+    at = [address(a) for a in given]
+    _core.attention_sums_read(plan, code, lse.size, given.odd.shape[-1], at, address(o), address(lse))
+    return o, lse
+
+
+def _planes(sums: Sums, *, copied: bool = False) -> Sums:
+    """The same sums as the core has them: in C order, a slice by slice."""
+    turned = sums._replace(a=np.swapaxes(sums.a, -1, -2))
+    if copied:
+        return Sums(*(np.array(a, order="C") for a in turned))
+    return Sums(*(np.ascontiguousarray(a).reshape(a.shape) for a in turned))
 
 
 def backward(

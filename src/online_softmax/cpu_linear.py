@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import cpu, cpu_losses, linear_plan
+from . import cpu, cpu_exact, cpu_losses, exact, exact_sums, linear_plan
 from . import state as law
 from .cpu_losses import ELSEWHERE, Problem
 from .cpu_product import product
+from .exact_sums import Sums
 from .linear_plan import Sizes
 from .loss_rules import Rule, Whole
 
@@ -70,9 +71,12 @@ class Linear:
             memory=self.memory,
         )
 
-    def logits(self, hidden: Array, classes: slice, out: Array) -> None:
+    def logits(self, hidden: Array, classes: slice, out: Array, *, fused: bool = False) -> None:
         bias = None if self.bias is None else self.bias[classes]
-        product(hidden, self.weight[classes].T, out, bias=bias, isa=self.isa, threads=self.threads)
+        product(
+            hidden, self.weight[classes].T, out,
+            bias=bias, fused=fused, isa=self.isa, threads=self.threads,
+        )  # fmt: skip
 
     def problem(self, logits: Array, rows: Rows, classes: slice) -> Problem:
         """The loss of a piece: of all classes, or of some, whose targets are then numbered from the first."""
@@ -147,6 +151,44 @@ def statistics(p: Linear, rows: Array, made: dict[str, Array]) -> None:
             all_ = one if all_ is None else _merged(all_, one)
         for name, values in (all_ or {}).items():
             made[name][piece] = values
+
+
+def exact_statistics(
+    p: Linear, rows: Array, temperature: float, *, sums: bool
+) -> tuple[exact.State, Array, Sums | None]:
+    """(m, a) of every token's scores, the score of its target, NaN where that is not among the classes, and
+    with `sums` those of class weight * score: (tokens,) of `wide`, of nothing where `rows` has no such token.
+
+    A logit is one sum in an order that D alone fixes (`cpu_product.product`, fused), divided by `temperature`
+    rounded to `wide`; the states of tiles merge in bits. So neither tiles nor threads nor the instruction
+    set show. Class indices alone.
+    """
+    form = exact.format_of(p.wide)
+    tiles = linear_plan.tiles(p.sizes(rows))
+    buffer = cpu.empty((tiles.tokens, tiles.classes), p.wide)
+    m, a = exact.identity((len(p.hidden),), form)
+    target, scores = np.full(len(p.hidden), np.nan, p.wide), Sums.of(np.zeros((len(p.hidden), 0)), form)
+    assert p.index is not None  # who calls has seen to it
+    for piece in pieces(rows, tiles.tokens):
+        hidden, index = p.hidden[piece], p.index[piece]
+        all_, found = exact.identity((len(hidden),), form), target[piece]
+        total = Sums.of(np.zeros((len(hidden), 0)), form)
+        for classes in spans(p.classes, tiles.classes):
+            z = buffer[: len(hidden), : classes.stop - classes.start]
+            p.logits(hidden, classes, z, fused=True)
+            if temperature != 1:
+                with np.errstate(all="ignore"):
+                    np.divide(z, p.wide.type(temperature), out=z)
+            all_ = cpu_exact.merge(all_, cpu_exact.state(z, (1,), isa=p.isa, threads=p.threads))
+            if sums:
+                weights = None if p.class_weights is None else p.class_weights[classes]
+                total = total.merge(Sums.of(exact_sums.weighted(z, weights), form))
+            here = np.flatnonzero((index >= classes.start) & (index < classes.stop))
+            found[here] = z[here, index[here] - classes.start]
+        m[piece], a[piece] = all_
+        target[piece] = found
+        scores.top[piece], scores.a[piece], scores.odd[piece] = total.top, total.a, total.odd
+    return (m, a), target, scores if sums else None
 
 
 def _merged(a: dict[str, Array], b: dict[str, Array]) -> dict[str, Array]:

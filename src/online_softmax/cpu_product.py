@@ -23,6 +23,7 @@ def product(
     *,
     add: bool = False,
     bias: Array | None = None,
+    fused: bool = False,
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
@@ -39,6 +40,8 @@ def product(
         out: (m, n), its columns or its rows adjacent, not overlapping the operands. Float64 where they are,
             else float32, or a 16-bit format that sums are rounded to once.
         add: add to what out holds, which must not be in 16 bits.
+        fused: round each multiply-add once on the scalar instruction set too, as all others do: then the bits
+            are the same on every one of them.
         bias: (n,) contiguous, of the format of sums; not beside `add`.
 
     Raises:
@@ -64,6 +67,7 @@ def product(
         CODES[out.dtype],
         (out.strides[0], out.itemsize),
         add,
+        fused,
         0 if bias is None else address(bias),
     )
 

@@ -26,6 +26,7 @@ class Draw:
         top_k, top_p, min_p: int64, float64, float64, likewise, 0, 1 and 0 for all; or None.
         seed, draw: 0 to 2**64 - 1.
         origin: numbers of the first row and the first token in a whole.
+        same: noise from logarithms of the same bits on every machine, not from the C library's.
     """
 
     x: Array
@@ -37,6 +38,7 @@ class Draw:
     seed: int
     draw: int
     origin: tuple[int, int]
+    same: bool = False
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -51,7 +53,7 @@ def _run(given: Draw, results: tuple[Array, ...], isa: str | None, threads: int 
     _core.sample_array(
         plan, _CODE[given.x.dtype], given.x.shape, given.axis, address(given.x), given.x.strides,
         [0 if option is None else address(option) for option in options], given.seed, given.draw,
-        given.origin, [address(result) for result in results],
+        given.same, given.origin, [address(result) for result in results],
     )  # fmt: skip
 
 

@@ -354,7 +354,7 @@ def value(x: Array, m: Array, a: Array, form: Format) -> Array:
     x has `form.dtype`, and the states broadcast to it."""
     plain, finite = _plain(m, form), np.isfinite(m)
     pivot = np.where(finite, m, form.dtype.type(0))
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         high, low, k = inverse(pivot, np.where(finite[..., None], a, 0), form)
         within = (x <= form.large) & (x >= np.where(plain, m, 0) - form.dtype.type(form.reach)) & plain
         p, n = terms(np.where(within, x, form.dtype.type(0)), form)
@@ -373,4 +373,4 @@ def log_value(x: Array, m: Array, a: Array, form: Format) -> Array:
         y = (x.astype(np.float64) - m.astype(np.float64)) - log_sum(m, a, form)
         y = y.astype(form.dtype)
         y = np.where(np.abs(y) < form.least, form.dtype.type(0), y)
-        return np.where(np.isfinite(m), y, form.dtype.type(np.nan)).astype(form.dtype)
+        return np.where(np.isfinite(m) & ~np.isnan(x), y, form.dtype.type(np.nan)).astype(form.dtype)

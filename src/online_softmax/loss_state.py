@@ -24,8 +24,128 @@ from .loss_rules import Rules, Whole, checked, reduced
 Array = NDArray[Any]
 
 
+class Parted:
+    """What states of losses have in common: rows of a batch, and the parts of a vocabulary that were seen.
+
+    Attributes:
+        shape: of the rows' targets.
+        target: score of the target, NaN where it has not been seen: (rows,), as the other arrays.
+        target_weight: float64, its class weight, 0 where it has not been seen.
+        parts: (start, stop) of the classes seen, ascending.
+        kept: rows that are not ignored; row_weights: float64, one a row, or None.
+        options: label smoothing, its rule, z-loss, and what else has to be the same in all parts.
+        single: whether scores are float32, not float64.
+    """
+
+    shape: tuple[int, ...]
+    target: Array
+    target_weight: Array
+    parts: tuple[tuple[int, int], ...]
+    kept: Array
+    row_weights: Array | None
+    options: Rules
+    single: bool
+
+    def _check(self, other: Parted) -> None:
+        for start, stop in self.parts:
+            for a, b in other.parts:
+                if start < b and a < stop:
+                    raise ValueError(
+                        f"other has classes {a} to {b}, of which {start} to {stop} are in this one too"
+                    )
+        if self.shape != other.shape or not np.array_equal(self.kept, other.kept):
+            raise ValueError(
+                f"other is of rows of shape {other.shape} and of other targets than these, of {self.shape}: "
+                "states of one batch would do"
+            )
+        if self.options != other.options:
+            raise ValueError(f"other was made with {self.options.unlike(other.options)} would do")
+        if self.single != other.single:
+            raise ValueError("other is of float64 logits, or this one is, and not both: one format would do")
+        if not _same(self.row_weights, other.row_weights):
+            raise ValueError("other was made with another row_weight than this one: the same would do")
+        twice = ~np.isnan(self.target) & ~np.isnan(other.target)
+        if twice.any():
+            at = int(np.argmax(twice))
+            raise ValueError(
+                f"other has a target in row {at}, whose target is in these classes too: states made with the "
+                "same targets would do"
+            )
+
+    def serve(
+        self,
+        shape: tuple[int, ...],
+        kept: Array,
+        row_weights: Array | None,
+        options: Rules,
+        part: tuple[int, int],
+    ) -> None:
+        """Raises ValueError where this is not of the rows, options and classes of a call for the gradient of
+        the classes `part`."""
+        if self.shape != shape:
+            raise ValueError(
+                f"state is of rows of shape {self.shape}: {shape}, that of the targets, would do"
+            )
+        # A gradient may be of another reduction than the state's own.
+        mine = replace(self.options, reduction=options.reduction, empty=options.empty)
+        if mine != options:
+            raise ValueError(f"state was made with {options.unlike(mine)} would do")
+        for own, theirs, name in (
+            (self.kept, kept, "targets"),
+            (self.row_weights, row_weights, "row_weight"),
+        ):
+            if not _same(own, theirs):
+                raise ValueError(f"state was made with another {name} than this call has: the same would do")
+        if not any(a <= part[0] and part[1] <= b for a, b in _joined(self.parts)):
+            would = f"a state that has the classes of shard, {part[0]} to {part[1]}, would do"
+            raise ValueError(
+                f"state is of the classes {', '.join(f'{a} to {b}' for a, b in self.parts)}: {would}"
+            )
+
+    @property
+    def classes(self) -> int:
+        """How many have been seen."""
+        return sum(stop - start for start, stop in self.parts)
+
+    def _complete(self, spoilt: Array) -> None:
+        """Raises ValueError where classes are missing, IndexError where a row that is not spoilt has a target
+        that was not seen."""
+        end = 0
+        for start, stop in self.parts:
+            if start != end:
+                raise ValueError(
+                    f"classes {end} to {start} are missing: a state of all parts merged would do"
+                )
+            end = stop
+        missing = self.kept & np.isnan(self.target) & ~spoilt
+        if missing.any():
+            at = (
+                tuple(int(i) for i in np.unravel_index(int(np.argmax(missing)), self.shape))
+                if self.shape
+                else ()
+            )
+            raise IndexError(
+                f"targets[{', '.join(map(str, at))}] is none of the {end} classes that were merged"
+            )
+
+    def _rules(self, reduction: str | None, empty: str | None) -> Rules:
+        """The options, with another reduction where that is said."""
+        return checked(
+            replace(
+                self.options,
+                reduction=self.options.reduction if reduction is None else reduction,
+                empty=self.options.empty if empty is None else empty,
+            )
+        )
+
+    def _has(self, classes: int | None) -> None:
+        if classes is not None and classes != self.classes:
+            would = f"{self.classes}, or a state of all parts merged, would do"
+            raise ValueError(f"classes is {classes} where {self.classes} were merged: {would}")
+
+
 @dataclass(frozen=True, eq=False)
-class LossState:
+class LossState(Parted):
     """Rows of a batch over some classes of a vocabulary. Immutable: merge gives a new one.
 
     Attributes:
@@ -85,71 +205,10 @@ class LossState:
             parts=tuple(sorted(self.parts + other.parts)),
         )
 
-    def _check(self, other: LossState) -> None:
-        for start, stop in self.parts:
-            for a, b in other.parts:
-                if start < b and a < stop:
-                    raise ValueError(
-                        f"other has classes {a} to {b}, of which {start} to {stop} are in this one too"
-                    )
-        if self.shape != other.shape or not np.array_equal(self.kept, other.kept):
-            raise ValueError(
-                f"other is of rows of shape {other.shape} and of other targets than these, of {self.shape}: "
-                "states of one batch would do"
-            )
-        if self.options != other.options:
-            raise ValueError(f"other was made with {self.options.unlike(other.options)} would do")
-        if self.single != other.single:
-            raise ValueError("other is of float64 logits, or this one is, and not both: one format would do")
-        if not _same(self.row_weights, other.row_weights):
-            raise ValueError("other was made with another row_weight than this one: the same would do")
-        twice = ~np.isnan(self.target) & ~np.isnan(other.target)
-        if twice.any():
-            at = int(np.argmax(twice))
-            raise ValueError(
-                f"other has a target in row {at}, whose target is in these classes too: states made with the "
-                "same targets would do"
-            )
-
     @classmethod
     def merge_many(cls, states: Iterable[Self]) -> Self:
         """All of them merged in a balanced tree. ValueError where there are none; as `merge`."""
         return law.tree(states, lambda a, b: a.merge(b))
-
-    def serve(
-        self,
-        shape: tuple[int, ...],
-        kept: Array,
-        row_weights: Array | None,
-        options: Rules,
-        part: tuple[int, int],
-    ) -> None:
-        """Raises ValueError where this is not of the rows, options and classes of a call for the gradient of
-        the classes `part`."""
-        if self.shape != shape:
-            raise ValueError(
-                f"state is of rows of shape {self.shape}: {shape}, that of the targets, would do"
-            )
-        # A gradient may be of another reduction than the state's own.
-        mine = replace(self.options, reduction=options.reduction, empty=options.empty)
-        if mine != options:
-            raise ValueError(f"state was made with {options.unlike(mine)} would do")
-        for own, theirs, name in (
-            (self.kept, kept, "targets"),
-            (self.row_weights, row_weights, "row_weight"),
-        ):
-            if not _same(own, theirs):
-                raise ValueError(f"state was made with another {name} than this call has: the same would do")
-        if not any(a <= part[0] and part[1] <= b for a, b in _joined(self.parts)):
-            would = f"a state that has the classes of shard, {part[0]} to {part[1]}, would do"
-            raise ValueError(
-                f"state is of the classes {', '.join(f'{a} to {b}' for a, b in self.parts)}: {would}"
-            )
-
-    @property
-    def classes(self) -> int:
-        """How many have been seen."""
-        return sum(stop - start for start, stop in self.parts)
 
     @property
     def lse(self) -> Array:
@@ -168,17 +227,9 @@ class LossState:
         Raises: ValueError where classes are missing, an IndexError where a row has a target that none of the
             parts has.
         """
-        rules = checked(
-            replace(
-                self.options,
-                reduction=self.options.reduction if reduction is None else reduction,
-                empty=self.options.empty if empty is None else empty,
-            )
-        )
-        self._whole()
-        if classes is not None and classes != self.classes:
-            would = f"{self.classes}, or a state of all parts merged, would do"
-            raise ValueError(f"classes is {classes} where {self.classes} were merged: {would}")
+        rules = self._rules(reduction, empty)
+        self._complete(np.isnan(self.m))
+        self._has(classes)
         lse, of_target = self._finished()
         rule = rules.rule(self.classes)
         with np.errstate(all="ignore"):
@@ -197,7 +248,7 @@ class LossState:
 
     def whole(self) -> Whole:
         """What the gradient of a part has to know of all of them."""
-        self._whole()
+        self._complete(np.isnan(self.m))
         return Whole(self.m, self.s, self.target, self.target_weight, self.weight_sum)
 
     def denominator(self) -> float:
@@ -205,25 +256,6 @@ class LossState:
         weights = 1.0 if self.row_weights is None else self.row_weights
         with np.errstate(all="ignore"):
             return float((self.target_weight * weights)[self.kept].sum())
-
-    def _whole(self) -> None:
-        end = 0
-        for start, stop in self.parts:
-            if start != end:
-                raise ValueError(
-                    f"classes {end} to {start} are missing: a state of all parts merged would do"
-                )
-            end = stop
-        missing = self.kept & np.isnan(self.target) & ~np.isnan(self.m)
-        if missing.any():
-            at = (
-                tuple(int(i) for i in np.unravel_index(int(np.argmax(missing)), self.shape))
-                if self.shape
-                else ()
-            )
-            raise IndexError(
-                f"targets[{', '.join(map(str, at))}] is none of the {end} classes that were merged"
-            )
 
     def _finished(self) -> tuple[Array, Array]:
         """(lse, -log p of the target), float64."""

@@ -18,23 +18,12 @@ Array = state.Array
 _DTYPES: Final = (np.dtype(np.float32), np.dtype(np.float64))
 
 
-class SampleState:
-    """One draw a row from what was seen of its logits. Immutable: merging gives a new one.
-
-    Attributes:
-        token: int64, the token with the greatest key, counted in the whole; -1 where there is none.
-        key, rest: float64, whose sum is exactly its logit over the temperature plus its noise: key is that
-            rounded; -inf where there is none.
-        logit: float64, its logit over the temperature.
-        law: the `SoftmaxState` of the logits over the temperature, float64.
-
-        made: what has to be the same in all shards (seed, draw, first row, temperature), None where unknown.
-        spans: (start, stop) of the tokens seen, ascending; empty where unknown.
-
-    Of temperature 0 the key is the logit itself, and the law is that of temperature 1.
-    """
+class Draws:
+    """What states of draws have in common: see `SampleState`. Subclasses say what kind of law they have."""
 
     __slots__ = ("_dtype", "_key", "_law", "_logit", "_rest", "_token", "made", "spans")
+    _kind: type[Any]
+    _how: str  # `sample` makes one
 
     def __init__(
         self,
@@ -42,17 +31,17 @@ class SampleState:
         key: ArrayLike,
         rest: ArrayLike,
         logit: ArrayLike,
-        law: state.SoftmaxState,
+        law: Any,
         dtype: Any,
         made: Mapping[str, Any] | None = None,
         spans: tuple[tuple[int, int], ...] = (),
     ) -> None:
         """The state with these parts; `dtype`, float32 or float64, is that of `log_probabilities`.
 
-        Raises TypeError where law is no SoftmaxState or dtype another, ValueError where shapes differ.
+        Raises TypeError where law is of another kind or dtype another, ValueError where shapes differ.
         """
-        if not isinstance(law, state.SoftmaxState):
-            raise TypeError(f"law is a {type(law).__name__}: a SoftmaxState would do")
+        if not isinstance(law, self._kind):
+            raise TypeError(f"law is a {type(law).__name__}: a {self._kind.__name__} would do")
         try:
             known = np.dtype(dtype) in _DTYPES
         except TypeError:
@@ -85,36 +74,23 @@ class SampleState:
         return self._logit
 
     @property
-    def law(self) -> state.SoftmaxState:
-        return self._law
-
-    @property
     def shape(self) -> tuple[int, ...]:
-        return self._law.shape
+        return self._token.shape
 
     @property
     def tokens(self) -> Array:
         """The tokens drawn, int64: -1 where what was seen has NaN or +inf, or nothing above -inf."""
         return np.where(np.isfinite(self._law.m), self._token, -1)
 
-    @property
-    def log_probabilities(self) -> Array:
-        """Natural log of the tokens' probabilities under all that was seen; NaN where there is no token."""
-        found = self.tokens >= 0
-        logit = np.where(found, self._logit, 0.0)
-        values = state.log_value(logit, self._law.m, self._law.s)
-        with np.errstate(over="ignore", under="ignore"):
-            return np.where(found, np.minimum(values, 0.0), np.nan).astype(self._dtype)
-
-    def merge(self, other: SampleState) -> Self:
+    def merge(self, other: Self) -> Self:
         """The draw from what either has seen. Shards are of one seed, draw, temperature and set of rows, with
         no token in common.
 
-        Raises TypeError where other is no SampleState, ValueError where its shape differs, where it was drawn
-        with another seed, draw, first row or temperature, or where it has seen a token that this one has.
+        Raises TypeError where other is another kind of state, ValueError where its shape differs, where it
+        was drawn with another seed, draw, first row or temperature, or where it has seen a token that this
+        one has.
         """
-        if not isinstance(other, SampleState):
-            raise TypeError(f"other is a {type(other).__name__}: a SampleState (return_state=True) would do")
+        self._own(other, "other")
         law = self._law.merge(other._law)
         self._check(other)
         # Equal keys go to the lower token; -1 is none at all.
@@ -130,7 +106,7 @@ class SampleState:
         dtype = np.promote_types(self._dtype, other._dtype)
         return type(self)(token, key, rest, logit, law, dtype, made, spans)
 
-    def _check(self, other: SampleState) -> None:
+    def _check(self, other: Draws) -> None:
         if self.made is not None and other.made is not None:
             for name, mine in self.made.items():
                 if not np.array_equal(mine, other.made[name]):
@@ -145,15 +121,54 @@ class SampleState:
                     )
 
     @classmethod
-    def merge_many(cls, states: Iterable[Any]) -> SampleState:
+    def _own(cls, value: Any, name: str) -> None:
+        if not isinstance(value, cls):
+            would = f"a {cls.__name__} ({cls._how}) would do"
+            raise TypeError(f"{name} is a {type(value).__name__}: {would}")
+
+    @classmethod
+    def merge_many(cls, states: Iterable[Any]) -> Self:
         """All of them merged in a balanced tree. ValueError where there are none, or shapes differ."""
         listed = list(states)
         for i, one in enumerate(listed):
-            if not isinstance(one, SampleState):
-                would = "a SampleState (return_state=True) would do"
-                raise TypeError(f"states[{i}] is a {type(one).__name__}: {would}")
-        merged: SampleState = state.tree(listed, lambda a, b: a.merge(b))
+            cls._own(one, f"states[{i}]")
+        merged: Self = state.tree(listed, lambda a, b: a.merge(b))
         return merged
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(token={self._token!r}, key={self._key!r}, law={self._law!r})"
+
+
+class SampleState(Draws):
+    """One draw a row from what was seen of its logits. Immutable: merging gives a new one.
+
+    Attributes:
+        token: int64, the token with the greatest key, counted in the whole; -1 where there is none.
+        key, rest: float64, whose sum is exactly its logit over the temperature plus its noise: key is that
+            rounded; -inf where there is none.
+        logit: float64, its logit over the temperature.
+        law: the `SoftmaxState` of the logits over the temperature, float64.
+
+        made: what has to be the same in all shards (seed, draw, first row, temperature), None where unknown.
+        spans: (start, stop) of the tokens seen, ascending; empty where unknown.
+
+    Of temperature 0 the key is the logit itself, and the law is that of temperature 1.
+    """
+
+    __slots__ = ()
+    _kind = state.SoftmaxState
+    _how = "return_state=True"
+
+    @property
+    def law(self) -> state.SoftmaxState:
+        law: state.SoftmaxState = self._law
+        return law
+
+    @property
+    def log_probabilities(self) -> Array:
+        """Natural log of the tokens' probabilities under all that was seen; NaN where there is no token."""
+        found = self.tokens >= 0
+        logit = np.where(found, self._logit, 0.0)
+        values = state.log_value(logit, self._law.m, self._law.s)
+        with np.errstate(over="ignore", under="ignore"):
+            return np.where(found, np.minimum(values, 0.0), np.nan).astype(self._dtype)

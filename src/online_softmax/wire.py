@@ -33,7 +33,9 @@ KINDS: Final = {
     1: "a SoftmaxState",
     2: "an AttentionState",
     32: "an ExactState in lse-22x3/1",
+    34: "an ExactAttentionState in attention-32x2/1",
     64: "an ExactState in lse-32x4/1",
+    66: "an ExactAttentionState in attention-32x3/1",
 }
 
 

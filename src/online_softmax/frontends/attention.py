@@ -8,9 +8,10 @@ import numpy as np
 
 from .. import attention_state, cpu, cpu_attention
 from ..attention_state import AttentionState
-from . import arrays, checks
+from . import arrays, checks, exact_attention
 from . import attention_arguments as arguments
 from .attention_call import Call, Options, described
+from .exact_attention import ExactAttentionState
 
 Array = checks.Array
 
@@ -44,7 +45,7 @@ def attention(
     alibi_slopes: Any = None, dropout_p: Any = 0.0, seed: Any = 0, cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None, seqlens_k: Any = None, block_table: Any = None, k_scale: Any = None,
     v_scale: Any = None, origin: Any = None, return_lse: Any = False, return_state: Any = False,
-    layout: str = "BHSD", isa: str | None = None, threads: int | None = None,
+    layout: str = "BHSD", order: str = "row", isa: str | None = None, threads: int | None = None,
 ) -> Any:  # fmt: skip
     """softmax(scale * q k^T) v, a chunk of keys at a time: the matrix of scores is never there.
 
@@ -90,16 +91,24 @@ def attention(
         return_state: an `AttentionState` instead, in float32 (float64 for float64), to be merged with those
             of other keys. Not with sinks: these are merged once, at the end, by `AttentionState.with_sinks`.
         layout: "BSHD" for (batch, length, heads, d) in all of q, k, v, output and lse.
+        order: "row": the bits of a query's output and lse follow from the query, its keys and values in their
+            order from the sequence's first key on, and what bias and masks do to its scores; not from the
+            batch, other queries, threads, pages, layouts or strides. "any": they follow from the set of
+            super-tiles of 512 keys as well, in whatever order they are merged: return_state then gives an
+            `ExactAttentionState`, to be merged with those of other keys; origin's key is a multiple of 512.
+            docs/same_bits.md says what is promised.
 
     Returns: the output, in q's format, or Attention(output, lse), or the state. A query that sees nothing
         gets 0, with an lse of -inf (of its sink, where there is one).
 
     Raises: TypeError and ValueError, naming the argument, before anything is computed; ValueError too for
-        more than 1024 features a head.
+        more than 1024 features a head; RuntimeError for order="any" where arithmetic is not that of IEEE 754
+        rounded to nearest.
 
     Cost: 2 * queries * keys * (d + d of the output) flops a head, less what lies outside mask blocks, causal
         triangle and window; scratch of some 2 MiB a thread. Few queries over many keys read K and V once for
-        all heads of a group.
+        all heads of a group. With order="any" some twenty operations a feature for each super-tile more, and
+        21 bytes (float64: 29) a feature of up to 768 queries, for each thread.
     """
     options = Options(
         mask, bias, scale, causal, causal_align, window, softcap, sinks, alibi_slopes, dropout_p, seed,
@@ -115,7 +124,12 @@ def attention(
         raise ValueError(
             "sinks with return_state would be counted in every state: AttentionState.with_sinks would do"
         )
+    exact = checks.order(order)
     call = described(q, k, v, options)
+    if exact:
+        exact_attention.check(call, isa)
+    if exact and state_wanted:
+        return ExactAttentionState._wrap(exact_attention.sums_of(call, isa=isa, threads=threads))
     wide = cpu.state_dtype(call.problem.q.dtype)
     output = cpu.empty(call.shape, wide if state_wanted else call.problem.q.dtype)
     lse = np.empty(call.shape[:-1], wide)
@@ -124,7 +138,7 @@ def attention(
     elif call.problem.empty:
         output[...], lse[...] = 0, -np.inf
     cpu_attention.forward(
-        call.problem, call.four(output, "out"), call.three(lse), isa=isa, threads=threads
+        call.problem, call.four(output, "out"), call.three(lse), any_order=exact, isa=isa, threads=threads
     )  # fmt: skip
     if state_wanted:
         return AttentionState(output, lse)

@@ -14,7 +14,7 @@ from ..cpu_losses import IGNORED, Problem
 from . import checks
 from . import loss_arguments as arguments
 from .loss_arguments import Options
-from .losses import Call
+from .loss_calls import Call
 
 Array = checks.Array
 

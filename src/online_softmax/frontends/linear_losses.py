@@ -10,13 +10,16 @@ import numpy as np
 from .. import cpu, cpu_linear, cpu_linear_gradient
 from ..cpu_linear import Upstream
 from ..cpu_linear_gradient import Gradients
+from ..exact_loss_state import ExactLossState
 from ..loss_state import LossState
-from . import arrays, checks
+from . import arrays, checks, exact_losses
 from . import linear_arguments as linear
 from . import loss_arguments as arguments
 from .linear_arguments import MEMORY, LinearCall
 from .loss_arguments import Options
-from .losses import Loss, Wanted, results_of, state_of, wanted_of, whole_of
+from .loss_calls import Wanted, wanted_of
+from .losses import Loss, of_state, results_of, state_of, whole_of
+from .numpy import ExactState
 
 Array = checks.Array
 
@@ -44,7 +47,7 @@ def linear_cross_entropy(
     class_weight: Any = None, row_weight: Any = None, ignore_index: Any = -100, label_smoothing: Any = 0.0,
     smoothing: Any = "pytorch", z_loss: Any = 0.0, reduction: Any = "mean", empty: Any = "nan",
     return_lse: Any = False, riders: Any = (), tokens: Any = None, shard: Any = None, memory: Any = MEMORY,
-    isa: str | None = None, threads: int | None = None,
+    order: str = "row", isa: str | None = None, threads: int | None = None,
 ) -> Any:  # fmt: skip
     """Cross-entropy of the logits hidden @ weight.T + bias, which never exist as a whole.
 
@@ -65,6 +68,11 @@ def linear_cross_entropy(
         memory: bytes for all that is neither operand nor result nor a few numbers a token: tiles, and what
             threads pack of the operands, 1.5 MiB each (and some rows of logits with softcap, temperature or
             probabilities). Four threads are counted, and up to half of the memory: the rest is on top.
+        order: "any": the bits depend on hidden, weight, bias and options alone, whatever the instruction set,
+            threads, `memory` and cut of the vocabulary. A logit is then one sum whose order D fixes: chains
+            of multiply-adds that round once over the fewest equal pieces of D of up to 384 (float64: 192)
+            features, a multiple of 8 each, which are added to the bias from left to right. Then as in
+            `cross_entropy`, without tokens. Flushing subnormal numbers may change logits.
 
     Returns: as `cross_entropy`: float32, float64 where products are.
 
@@ -79,10 +87,14 @@ def linear_cross_entropy(
         class_weight, row_weight, ignore_index, label_smoothing, smoothing, z_loss, softcap, temperature,
         reduction, empty, "class_weight",
     )  # fmt: skip
+    any_order = exact_losses.asked(order, softcap, riders, tokens)
     call = linear.described(hidden, weight, targets, bias, options, shard, memory, isa, threads)
     wanted = wanted_of(call.call, return_lse, riders, tokens, None)
     of_rows = bool(set(wanted.made) - {"loss"}) or call.call.shard is not None
     rows = call.rows(ignored_too=of_rows)
+    if any_order:
+        state_of_all = _exact_state(call, rows)
+        return state_of_all if call.call.shard is not None else of_state(state_of_all, wanted, call.call)
     whole = call.linear.probabilities is not None or wanted.report
     if not whole or call.call.shard is not None:
         state = _state(call, rows)
@@ -101,7 +113,8 @@ def linear_cross_entropy_backward(
     softcap: Any = None, temperature: Any = 1.0, class_weight: Any = None, row_weight: Any = None,
     ignore_index: Any = -100, label_smoothing: Any = 0.0, smoothing: Any = "pytorch", z_loss: Any = 0.0,
     reduction: Any = "mean", empty: Any = "nan", shard: Any = None, state: LossState | None = None,
-    filter_below: Any = None, memory: Any = MEMORY, isa: str | None = None, threads: int | None = None,
+    filter_below: Any = None, memory: Any = MEMORY, order: str = "row", isa: str | None = None,
+    threads: int | None = None,
 ) -> LinearGradients:  # fmt: skip
     """The gradients of `linear_cross_entropy` with respect to hidden, weight and bias.
 
@@ -114,6 +127,7 @@ def linear_cross_entropy_backward(
             read too.
         shard, state: the weight's part of the vocabulary and the state of all parts merged: the gradients of
             this part, where that of hidden is to be summed over the parts.
+        order: "row" alone is built: the gradients' own products have no such order yet.
         filter_below: leave blocks of 128 tokens by 512 classes out of the two products of the gradients
             where all entries of the logits' gradient g are smaller than this. Then hidden's gradient of a
             token is off by at most filter_below * sum(|weight|) over the classes left out, feature by
@@ -126,6 +140,7 @@ def linear_cross_entropy_backward(
     Cost: three products of 2 N V D flops where the weight's gradient is summed in place (float32, float64)
         or fits into `memory` in float32; else four.
     """
+    checks.order(order, ("row",))
     options = Options(
         class_weight, row_weight, ignore_index, label_smoothing, smoothing, z_loss, softcap, temperature,
         reduction, empty, "class_weight",
@@ -151,7 +166,8 @@ def linear_cross_entropy_with_gradient(
     temperature: Any = 1.0, class_weight: Any = None, row_weight: Any = None, ignore_index: Any = -100,
     label_smoothing: Any = 0.0, smoothing: Any = "pytorch", z_loss: Any = 0.0, reduction: Any = "mean",
     empty: Any = "nan", return_lse: Any = False, riders: Any = (), tokens: Any = None,
-    filter_below: Any = None, memory: Any = MEMORY, isa: str | None = None, threads: int | None = None,
+    filter_below: Any = None, memory: Any = MEMORY, order: str = "row", isa: str | None = None,
+    threads: int | None = None,
 ) -> LinearLossAndGradients:  # fmt: skip
     """`linear_cross_entropy` and its gradients in one call: the backward's products, and none for the loss.
 
@@ -162,6 +178,7 @@ def linear_cross_entropy_with_gradient(
 
     Returns: what `linear_cross_entropy` returns, and the gradients of the loss.
     """
+    checks.order(order, ("row",))
     options = Options(
         class_weight, row_weight, ignore_index, label_smoothing, smoothing, z_loss, softcap, temperature,
         reduction, empty, "class_weight",
@@ -193,6 +210,15 @@ def _state(call: LinearCall, rows: Array) -> LossState:
             made[name][...] = nothing
     cpu_linear.statistics(call.linear, rows, made)
     return state_of(call.call, made)
+
+
+def _exact_state(call: LinearCall, rows: Array) -> ExactLossState:
+    exact_losses.indexed(call.call)
+    rules = call.call.rules
+    pair, target, sums = cpu_linear.exact_statistics(
+        call.linear, rows, rules.temperature, sums=bool(rules.label_smoothing)
+    )
+    return exact_losses.described(call.call, ExactState._wrap(pair), target, sums)
 
 
 def _memory(call: LinearCall, below: float | None) -> Gradients:

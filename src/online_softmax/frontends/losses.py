@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import cpu, cpu_losses
-from ..cpu_losses import Problem
-from ..loss_rules import Rules, Whole, reduced
+from ..exact_loss_state import ExactLossState
+from ..loss_rules import Whole, reduced
 from ..loss_state import LossState
-from . import arrays, checks
+from . import arrays, checks, exact_losses
 from . import loss_arguments as arguments
-from .loss_arguments import Options, Targets
+from .loss_arguments import Options
+from .loss_calls import Call, Wanted, described, wanted_of
 
 Array = checks.Array
 
@@ -54,35 +54,13 @@ class LossAndGradient(NamedTuple):
     gradient: Array
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call of cross-entropy, checked."""
-
-    given: Array  # logits as they came
-    problem: Problem
-    shape: tuple[int, ...]  # of the rows
-    rules: Rules
-    targets: Targets
-    weights: Array | None
-    shard: tuple[int, int] | None
-
-    @property
-    def wide(self) -> np.dtype[Any]:
-        """The format of the loss."""
-        return cpu.state_dtype(self.problem.logits.dtype)
-
-    @property
-    def rows(self) -> int:
-        return math.prod(self.shape)
-
-
 @arrays.routed
 def cross_entropy(
     logits: Any, targets: Any, *, axis: Any = None, weight: Any = None, row_weight: Any = None,
     ignore_index: Any = -100, label_smoothing: Any = 0.0, smoothing: Any = "pytorch", z_loss: Any = 0.0,
     softcap: Any = None, temperature: Any = 1.0, reduction: Any = "mean", empty: Any = "nan",
     return_lse: Any = False, riders: Any = (), tokens: Any = None, kl_to: Any = None, shard: Any = None,
-    isa: str | None = None, threads: int | None = None,
+    order: str = "row", isa: str | None = None, threads: int | None = None,
 ) -> Any:  # fmt: skip
     """Cross-entropy of logits against targets, in one read of the logits.
 
@@ -117,6 +95,12 @@ def cross_entropy(
         shard: (start, stop): logits has these classes of a larger vocabulary, `weight` theirs, targets are
             numbers of the whole. A `LossState` is returned, to be merged with the others'; its loss() reduces
             as is said here, or there anew. Class indices alone, without riders, tokens, kl_to and return_lse.
+        order: "row": a row's bits depend on the row, the format and the instruction set. "any": on its
+            elements and options alone, however classes are cut, ordered and laid out, on any machine; a row's
+            loss is then minus `ExactState.logprob` of its target, a sum over rows is the exact sum rounded
+            once, and `shard` gives an `ExactLossState`. Scores are logits / temperature, one division in
+            float32 (float64). Class indices alone, without softcap, riders and kl_to, which raise ValueError;
+            logits of ignored rows are read too.
 
     Returns: a number (an array for "none") in float32, in float64 for float64 logits; or as named above.
         Rows that hold NaN or +inf, or nothing but -inf, have a loss of NaN. A class of -inf whose coefficient
@@ -132,8 +116,12 @@ def cross_entropy(
         weight, row_weight, ignore_index, label_smoothing, smoothing, z_loss, softcap, temperature, reduction,
         empty,
     )  # fmt: skip
+    any_order = exact_losses.asked(order, softcap, riders, kl_to=kl_to)
     call = described(logits, targets, options, axis, shard)
     wanted = wanted_of(call, return_lse, riders, tokens, kl_to)
+    if any_order:
+        state = exact_losses.state_of(call, isa, threads)
+        return state if call.shard is not None else of_state(state, wanted, call)
     if call.shard is not None:
         return _shard_state(call, isa, threads)
     made = arguments.empty_results(wanted.made, call.rows, wanted.tokens)
@@ -146,8 +134,8 @@ def cross_entropy_backward(
     dloss: Any, logits: Any, targets: Any, *, dlse: Any = None, axis: Any = None, weight: Any = None,
     row_weight: Any = None, ignore_index: Any = -100, label_smoothing: Any = 0.0, smoothing: Any = "pytorch",
     z_loss: Any = 0.0, softcap: Any = None, temperature: Any = 1.0, reduction: Any = "mean",
-    empty: Any = "nan", shard: Any = None, state: LossState | None = None, out: Any = None,
-    isa: str | None = None, threads: int | None = None,
+    empty: Any = "nan", shard: Any = None, state: LossState | ExactLossState | None = None, out: Any = None,
+    order: str = "row", isa: str | None = None, threads: int | None = None,
 ) -> Array:  # fmt: skip
     """The gradient of `cross_entropy` with respect to the logits, in one read and one write of memory.
 
@@ -160,6 +148,10 @@ def cross_entropy_backward(
         out: where the gradient goes: an array of logits' shape and format, disjoint from logits or logits
             itself, which is then overwritten.
         shard, state: as in `cross_entropy`, with the state of all parts merged: the gradient of this part.
+        order: as in `cross_entropy`. "any": the gradient's bits depend on the row's elements and options
+            alone. Away from the target it is a factor times ExactState's probability, each rounded to float32
+            (float64); at the target minus the share of the others in double, made of whole numbers, and
+            rounded once. What is below 2**-125 (2**-1021) is 0.
 
     The other arguments are those of the forward.
 
@@ -169,14 +161,21 @@ def cross_entropy_backward(
         weight, row_weight, ignore_index, label_smoothing, smoothing, z_loss, softcap, temperature, reduction,
         empty,
     )  # fmt: skip
+    any_order = exact_losses.asked(order, softcap)
     call = described(logits, targets, options, axis, shard)
     gradient = _gradient_memory(call, out)
+    if any_order:
+        exactly = exact_losses.whole_of(call, state, isa, threads)
+        d_loss = arguments.upstream(dloss, call.rules, exactly.denominator(), call.shape)
+        d_lse = None if dlse is None else arguments.per_row(dlse, "dlse", call.shape)
+        exact_losses.gradient(call, exactly, gradient, d_loss, d_lse, isa, threads)
+        return _as_given(call, gradient, out)
     whole = whole_of(call, state)
-    denominator = call.targets.denominator if state is None else state.denominator()
+    denominator = state.denominator() if isinstance(state, LossState) else call.targets.denominator
     d_loss = arguments.upstream(dloss, call.rules, denominator, call.shape)
     d_lse = None if dlse is None else arguments.per_row(dlse, "dlse", call.shape)
     problem = call.problem
-    if whole is not None and state is not None:
+    if whole is not None and isinstance(state, LossState):
         problem = replace(problem, rule=call.rules.rule(state.classes))
     cpu_losses.run(
         problem, {}, gradient=gradient, d_loss=d_loss, d_lse=d_lse, whole=whole, isa=isa, threads=threads
@@ -190,7 +189,7 @@ def cross_entropy_with_gradient(
     row_weight: Any = None, ignore_index: Any = -100, label_smoothing: Any = 0.0, smoothing: Any = "pytorch",
     z_loss: Any = 0.0, softcap: Any = None, temperature: Any = 1.0, reduction: Any = "mean",
     empty: Any = "nan", return_lse: Any = False, riders: Any = (), tokens: Any = None, kl_to: Any = None,
-    out: Any = None, isa: str | None = None, threads: int | None = None,
+    out: Any = None, order: str = "row", isa: str | None = None, threads: int | None = None,
 ) -> LossAndGradient:  # fmt: skip
     """`cross_entropy` and its gradient in one call, which reads the logits once and writes once.
 
@@ -205,8 +204,16 @@ def cross_entropy_with_gradient(
         weight, row_weight, ignore_index, label_smoothing, smoothing, z_loss, softcap, temperature, reduction,
         empty,
     )  # fmt: skip
+    any_order = exact_losses.asked(order, softcap, riders, kl_to=kl_to)
     call = described(logits, targets, options, axis, None)
     wanted = wanted_of(call, return_lse, riders, tokens, kl_to)
+    if any_order:
+        state = exact_losses.state_of(call, isa, threads)
+        d_loss = arguments.upstream(dloss, call.rules, state.denominator(), call.shape)
+        gradient = _gradient_memory(call, out)
+        found = of_state(state, wanted, call)
+        exact_losses.gradient(call, state, gradient, d_loss, None, isa, threads)
+        return LossAndGradient(found, _as_given(call, gradient, out))
     d_loss = arguments.upstream(dloss, call.rules, call.targets.denominator, call.shape)
     gradient = _gradient_memory(call, out, wanted.problem.other)
     made = arguments.empty_results(wanted.made, call.rows, wanted.tokens)
@@ -214,61 +221,12 @@ def cross_entropy_with_gradient(
     return LossAndGradient(results_of(call, wanted, made), _as_given(call, gradient, out))
 
 
-def described(logits: Any, targets: Any, options: Options, axis: Any, shard: Any) -> Call:
-    """A call put into the form that the core takes. Raises what `cross_entropy` raises."""
-    given = checks.array(logits, "logits")
-    at = arguments.class_axis(axis, given.ndim)
-    classes = given.shape[at]
-    if not classes:
-        raise ValueError(
-            f"logits has shape {given.shape}, without classes: at least one along axis {at} would do"
-        )
-    read = checks.cast(given, arguments.compute_format(given))
-    rules = arguments.rules_of(options, cpu.state_dtype(read.dtype))
-    part = None if shard is None else arguments.shard_of(shard, classes, "logits")
-    weights = arguments.class_weights(options.weight, classes, options.weight_name)
-    shape = given.shape[:at] + given.shape[at + 1 :]
-    found = arguments.targets_of(targets, options, rules, shape, at, classes, weights, part)
-    probabilities = found.probabilities
-    if probabilities is not None and probabilities.dtype not in checks.SERVED:
-        probabilities = checks.cast(probabilities, checks.FLOAT32)
-    # What smoothing shares out is known when all parts are: of one part it counts whether there is any.
-    rule = arguments.part_rule(rules, classes, part)
-    problem = Problem(read, at, rule, found.index, probabilities, weights, found.row_weights)
-    return Call(given, problem, shape, rules, found, weights, part)
-
-
-@dataclass(frozen=True)
-class Wanted:
-    problem: Problem
-    made: tuple[str, ...]
-    riders: tuple[str, ...]
-    report: bool
-    lse: bool
-    tokens: Array | None
-
-
-def wanted_of(call: Call, return_lse: Any, riders: Any, tokens: Any, kl_to: Any) -> Wanted:
-    lse = checks.flag(return_lse, "return_lse")
-    names = arguments.riders_of(riders)
-    if call.shard is not None and (lse or names or tokens is not None or kl_to is not None):
-        given = [n for n, on in (("return_lse", lse), ("riders", names)) if on]
-        given += [n for n, value in (("tokens", tokens), ("kl_to", kl_to)) if value is not None]
-        raise ValueError(f"{given[0]} with shard: what the merged LossState offers, lse and loss, would do")
-    ranked = {"rank", "correct"} & set(names)
-    if ranked and call.targets.index is None:
-        raise ValueError(f"riders has {sorted(ranked)[0]!r} with class probabilities: class indices would do")
-    classes = call.problem.logits.shape[call.problem.axis]
-    chosen = None if tokens is None else arguments.tokens_of(tokens, call.shape, classes)
-    other = None if kl_to is None else arguments.other_logits(kl_to, call.problem.logits)
-    report = bool(names) or chosen is not None or other is not None
-    made = ["loss"]
-    made += ["lse"] if lse or report else []
-    made += ["entropy"] if "entropy" in names else []
-    made += ["rank"] if ranked else []
-    made += ["divergence"] if other is not None else []
-    problem = replace(call.problem, tokens=chosen, other=other)
-    return Wanted(problem, tuple(made), names, report, lse, chosen)
+def of_state(state: ExactLossState, wanted: Wanted, call: Call) -> Any:
+    """The results of an exact call that has all classes."""
+    if wanted.tokens is not None:
+        logs = exact_losses.log_probabilities(call, state, wanted.tokens)
+        return LossReport(state.loss(), state.lse, log_probabilities=logs.reshape(*call.shape, -1))
+    return Loss(state.loss(), state.lse) if wanted.lse else state.loss()
 
 
 def results_of(call: Call, wanted: Wanted, made: dict[str, Array]) -> Any:
@@ -327,9 +285,11 @@ def _as_given(call: Call, gradient: Array, out: Any) -> Array:
     return np.asarray(out)
 
 
-def whole_of(call: Call, state: LossState | None) -> Whole | None:
+def whole_of(call: Call, state: LossState | ExactLossState | None) -> Whole | None:
     if call.shard is None and state is None:
         return None
+    if isinstance(state, ExactLossState):
+        raise TypeError("state is an ExactLossState: a LossState, which order='row' makes, would do")
     if call.shard is None or not isinstance(state, LossState):
         name, would = ("shard", "(start, stop)") if call.shard is None else ("state", "the merged LossState")
         raise TypeError(

@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from .. import cpu, cpu_sampling, state
+from ..exact_sample_state import ExactSampleState
 from ..sample_state import SampleState
-from . import arrays, checks
+from . import arrays, checks, exact_sampling
 
 Array = checks.Array
 #: Temperatures outside, but for 0, would take logits past the range of a float.
@@ -33,7 +34,7 @@ class Sample(NamedTuple):
 def sample(
     logits: Any, axis: Any = -1, *, temperature: Any = 1.0, top_k: Any = None, top_p: Any = None,
     min_p: Any = None, seed: Any = 0, draw: Any = 0, origin: Any = (0, 0), return_state: Any = False,
-    isa: str | None = None, threads: int | None = None,
+    order: str = "row", isa: str | None = None, threads: int | None = None,
 ) -> Any:  # fmt: skip
     """One token a row, drawn from softmax(logits / temperature) as the filters leave it.
 
@@ -62,6 +63,12 @@ def sample(
             which it is a part.
         return_state: a `SampleState` instead, to be merged with those of the other shards. No filters then:
             they need the whole row. A logit that is past float64's range over the temperature is infinite.
+        order: "row": log-probabilities depend on the instruction set in their last bits, and tokens on the C
+            library's logarithm where two keys agree to the last bits. "any": both have the same bits on any
+            machine and for any cut; the log-probability is that of `ExactState`, and so minus the loss of
+            `cross_entropy` with order="any" and the same temperature. Scores are logits / temperature, one
+            division in float32 (float64), infinite past its range. Filters go by exact sums. return_state
+            gives an `ExactSampleState`.
 
     Returns: Sample(tokens, log_probabilities) of the rows' shape (that of logits without axis): int64, and
         the natural log of the token's probability under what was drawn from, float32 (float64 for float64
@@ -72,20 +79,23 @@ def sample(
         vocabulary of no tokens.
 
     Cost: one read of logits, with top_p or min_p two. Rows with filters take 40 bytes a token of scratch a
-        thread, rows whose elements are not adjacent a copy of one row a thread.
+        thread, rows whose elements are not adjacent a copy of one row a thread. order="any" reads logits
+        twice; with a temperature or filters it works on copies of some MiB, and top_p sorts each row.
     """
     x = checks.array(logits, "logits")
     if not x.ndim:
         raise ValueError("logits has no dimensions: (vocabulary,) or (rows, vocabulary) would do")
     along = checks.single_axis(axis, None, x.ndim)
     rows = x.shape[:along] + x.shape[along + 1 :]
-    with_state = checks.flag(return_state, "return_state")
+    with_state, any_order = checks.flag(return_state, "return_state"), checks.order(order)
     if not x.shape[along]:
         raise ValueError(f"logits has shape {x.shape}, a vocabulary of no tokens: at least one would do")
     given = cpu_sampling.Draw(
         _served(x), along, _temperatures(temperature, rows), _most(top_k, rows), _reach(top_p, rows),
         _least(min_p, rows), word(seed, "seed"), word(draw, "draw"), place_of(origin),
     )  # fmt: skip
+    if any_order and not with_state:
+        return Sample(*exact_sampling.tokens(given, isa, threads))
     if not with_state:
         tokens, found = cpu_sampling.tokens(given, isa=isa, threads=threads)
         warmer = _within_range(given, tokens)
@@ -98,13 +108,16 @@ def sample(
             raise ValueError(
                 f"{name} with return_state would filter a shard by itself: a call on the whole row would do"
             )
-    token, key, rest, logit, m, s = cpu_sampling.parts(given, isa=isa, threads=threads)
     first_row, first = given.origin
     made = {
         "seed": given.seed, "draw": given.draw, "first row": first_row, "temperature": given.temperature
     }  # fmt: skip
-    law, dtype = state.SoftmaxState(m, s), cpu.state_dtype(given.x.dtype)
-    return SampleState(token, key, rest, logit, law, dtype, made, ((first, first + x.shape[along]),))
+    spans, dtype = ((first, first + x.shape[along]),), cpu.state_dtype(given.x.dtype)
+    if any_order:
+        (token, key, rest, logit), exactly = exact_sampling.parts(given, isa, threads)
+        return ExactSampleState(token, key, rest, logit, exactly, dtype, made, spans)
+    token, key, rest, logit, m, s = cpu_sampling.parts(given, isa=isa, threads=threads)
+    return SampleState(token, key, rest, logit, state.SoftmaxState(m, s), dtype, made, spans)
 
 
 def _within_range(given: cpu_sampling.Draw, tokens: Array) -> cpu_sampling.Draw | None:
