@@ -9,8 +9,8 @@ from torch import Tensor
 
 from .. import exact_losses, linear_arguments, loss_arguments
 from . import checks, linear_ops, loss_kernels, loss_options
-from . import memory as numpy_of
 from .losses import Loss, LossReport, tokens_of
+from .memory import NUMPY
 
 
 def linear_cross_entropy(
@@ -100,7 +100,7 @@ def linear_cross_entropy(
 def _of_any_order(operands: tuple[Any, ...], return_lse: bool, memory: int, o: loss_options.Options) -> Any:
     hidden, weight, goal, bias = operands[:4]
     wide = loss_options.wide_of(hidden, weight)
-    exact_losses.served(goal.is_floating_point(), o.temperature, numpy_of.NUMPY[wide])
+    exact_losses.served(goal.is_floating_point(), o.temperature, NUMPY[wide])
     for name, t in (("hidden", hidden), ("weight", weight), ("bias", bias)):
         checks.without_gradient(t, f"{name} with order='any'", "torch.no_grad(), or order='row',")
     loss, lse = linear_ops.LOSS_ANY(*operands, int(return_lse), memory, *o)
