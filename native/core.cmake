@@ -32,9 +32,8 @@ set_source_files_properties(${SCALAR_UNITS}
   PROPERTIES COMPILE_OPTIONS "$<$<CXX_COMPILER_ID:GNU>:-fno-tree-slp-vectorize>")
 # Half of the scalar kernels' compile time goes into inlining, for a tenth of their speed: what has vectors never
 # runs them.
-set_property(SOURCE ${CORE_DIR}/isa/scalar.cpp ${CORE_DIR}/isa/scalar_losses.cpp APPEND PROPERTY COMPILE_OPTIONS "-O2")
-set_property(SOURCE ${CORE_DIR}/isa/scalar.cpp ${CORE_DIR}/isa/scalar_losses.cpp
-  PROPERTY COMPILE_DEFINITIONS "OSM_OUTLINED=1")
+set_property(SOURCE ${SCALAR_UNITS} APPEND PROPERTY COMPILE_OPTIONS "-O2")
+set_property(SOURCE ${SCALAR_UNITS} PROPERTY COMPILE_DEFINITIONS "OSM_OUTLINED=1")
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   units_of(avx2 AVX2_UNITS)

@@ -39,56 +39,57 @@ OSM_INLINE bool downs(const double* x, const double* y, double* most, double* do
   return !far;
 }
 
-// What is left of sums that move down so many slots: those of slot j go to slot j + d where lower[d] is set.
+// Sums that move down d slots: what is left of them in each slot then.
 template <int K>
 struct Ways {
-  uint64_t lower[K + 1][K] = {};
+  uint64_t left[K + 1][K] = {};
   constexpr Ways() {
-    for (int way = 0; way < K; ++way) lower[way][way] = ~uint64_t{0};
+    for (int d = 0; d <= K; ++d)
+      for (int k = d; k < K; ++k) left[d][k] = ~uint64_t{0};
   }
 };
 template <int K>
 constexpr Ways<K> kWays{};
 
+template <class S>
+OSM_INLINE void merge_one(const S* m_a, const int64_t* a, const S* m_b, const int64_t* b, S* m, int64_t* sums) {
+  ExactState<S> left, right;
+  left.m = *m_a, right.m = *m_b;
+  __builtin_memcpy(left.a, a, sizeof left.a);
+  __builtin_memcpy(right.a, b, sizeof right.a);
+  const ExactState<S> st = merged(left, right);
+  __builtin_memcpy(sums, st.a, sizeof st.a);
+  *m = st.m;
+}
 // As merged(): first the maxima, in vectors.
 template <class S>
-void exact_merge(const void* m_a, const int64_t* a, const void* m_b, const int64_t* b, void* m, int64_t* sums,
-                 int64_t n) {
+void exact_merge(const void* first_m, const int64_t* a, const void* second_m, const int64_t* b, void* result_m,
+                 int64_t* sums, int64_t n) {
   constexpr int K = Law<S>::slices;
-  for (int64_t from = 0; from < n; from += kMerged, a += K * kMerged, b += K * kMerged, sums += K * kMerged) {
-    const int count = n - from < kMerged ? (int)(n - from) : kMerged;
-    S x[kMerged] = {}, y[kMerged] = {}, most[kMerged];
-    double down[kMerged];
-    __builtin_memcpy(x, (const S*)m_a + from, (size_t)count * sizeof(S));
-    __builtin_memcpy(y, (const S*)m_b + from, (size_t)count * sizeof(S));
-    if (downs(x, y, most, down)) {
-      for (int i = 0; i < count; ++i) {
-        const int64_t *first = a + i * K, *second = b + i * K;
-        // No branch: it could not be foreseen.
-        const uintptr_t apart = ((uintptr_t)second - (uintptr_t)first) & -(uintptr_t)(x[i] < y[i]);
-        const auto *upper = (const int64_t*)((uintptr_t)first + apart),
-                   *lower = (const int64_t*)((uintptr_t)second - apart);
-        const uint64_t* move = kWays<K>.lower[(int)down[i]];
-        uint64_t sum[K];
-        for (int k = 0; k < K; ++k) {
-          sum[k] = (uint64_t)upper[k];
-          for (int d = 0; d <= k; ++d) sum[k] += (uint64_t)lower[k - d] & move[d];
-        }
-        __builtin_memcpy(sums + i * K, sum, sizeof sum);
-        ((S*)m)[from + i] = canonical(most[i]);
-      }
-    } else {
-      for (int i = 0; i < count; ++i) {
-        ExactState<S> left, right;
-        left.m = x[i], right.m = y[i];
-        __builtin_memcpy(left.a, a + i * K, sizeof left.a);
-        __builtin_memcpy(right.a, b + i * K, sizeof right.a);
-        const ExactState<S> st = merged(left, right);
-        __builtin_memcpy(sums + i * K, st.a, sizeof st.a);
-        ((S*)m)[from + i] = st.m;
-      }
+  const S *m_a = (const S*)first_m, *m_b = (const S*)second_m;
+  S *m = (S*)result_m, most[kMerged];
+  double down[kMerged];
+  int64_t from = 0;
+  for (; from + kMerged <= n; from += kMerged) {
+    int64_t i = from;
+    const bool all = downs(m_a + from, m_b + from, most, down);
+    // The first state has none before it, see below.
+    for (const int64_t to = !all ? from + kMerged : from + (from == 0); i < to; ++i)
+      merge_one(m_a + i, a + i * K, m_b + i, b + i * K, m + i, sums + i * K);
+    for (; i < from + kMerged; ++i) {
+      const auto one = (uintptr_t)(a + i * K), other = (uintptr_t)(b + i * K);
+      const uintptr_t swap = (one ^ other) & -(uintptr_t)(m_a[i] < m_b[i]);  // no branch: it could not be foreseen
+      const auto* upper = (const int64_t*)(one ^ swap);
+      const auto d = (int64_t)down[i - from];
+      const auto* lower = (const int64_t*)(other ^ swap) - d;  // begins in the state before, which does not count
+      const uint64_t* left = kWays<K>.left[d];
+      uint64_t sum[K];
+      for (int k = 0; k < K; ++k) sum[k] = (uint64_t)upper[k] + ((uint64_t)lower[k] & left[k]);
+      __builtin_memcpy(sums + i * K, sum, sizeof sum);
+      m[i] = canonical(most[i - from]);
     }
   }
+  for (; from < n; ++from) merge_one(m_a + from, a + from * K, m_b + from, b + from * K, m + from, sums + from * K);
 }
 template <class S>
 OSM_INLINE ExactState<S> state_at(const void* m, const int64_t* a, int64_t i) {

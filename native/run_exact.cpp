@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "context.h"
+#include "turned.h"
 
 namespace osm {
 namespace isa_scalar {
@@ -284,9 +285,8 @@ class Runner {
     const Dim& inner = layout.inner();
     layout.each_run(from, n, [&](int64_t at, int64_t count, const Place& o, const Dim& d) {
       const char* x = p.x + piece.first.x + o.x;
-      const bool turned = std::abs(inner.x) < std::abs(d.x) && piece.count > 1;
-      for (int64_t i = 0; turned && i < count; ++i)
-        copy_elements(size, x + i * d.x, inner.x, rows + (at + i) * size, stride, piece.count);
+      const bool turned = inner.x == size && piece.count > 1;
+      if (turned) copy_turned(size, x, d.x, rows + at * size, stride, count, piece.count);
       for (int64_t k = 0; !turned && k < piece.count; ++k)
         copy_elements(size, x + k * inner.x, d.x, rows + k * stride + at * size, size, count);
       if (!p.where) return;
@@ -316,9 +316,8 @@ class Runner {
     layout.each_run(from, n, [&](int64_t at, int64_t count, const Place& o, const Dim& d) {
       if (p.where) mask(piece, o, d, at, count, rows, stride, blank);
       char* y = p.y + piece.first.y + o.y;
-      const bool turned = std::abs(inner.y) < std::abs(d.y) && piece.count > 1;
-      for (int64_t i = 0; turned && i < count; ++i)
-        copy_elements(size, rows + (at + i) * size, stride, y + i * d.y, inner.y, piece.count);
+      const bool turned = inner.y == size && piece.count > 1;
+      if (turned) copy_turned(size, rows + at * size, stride, y, d.y, piece.count, count);
       for (int64_t k = 0; !turned && k < piece.count; ++k)
         copy_elements(size, rows + k * stride + at * size, size, y + k * inner.y, d.y, count);
     });

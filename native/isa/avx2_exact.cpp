@@ -10,7 +10,7 @@ namespace osm::isa_avx2 {
 namespace {
 
 #define OSM_TOGETHER 3  // 1, 2, 3 and 4 pairs tried: 3 by a little
-#ifdef OSM_OUTLINED  // under a sanitizer, whose checks make the inlined kernels take minutes to compile
+#ifdef OSM_OUTLINED     // under a sanitizer, whose checks make the inlined kernels take minutes to compile
 #define OSM_INLINE inline
 #define OSM_LAMBDA_INLINE
 #else

@@ -92,6 +92,10 @@ class ExactState:
         return exact.merge(a, b, exact.format_of(a[0].dtype))
 
     @classmethod
+    def _lse(cls, pair: State) -> Array:
+        return exact.lse(*pair, exact.format_of(pair[0].dtype))
+
+    @classmethod
     def _normalized(cls, x: Array, pair: State, axes: tuple[int, ...], log: bool) -> Array:
         """Probabilities, or their logarithms, of x under states of its shape without `axes`; x's dtype."""
         form = exact.format_of(x.dtype)
@@ -99,10 +103,6 @@ class ExactState:
         with np.errstate(over="ignore", under="ignore"):
             law = exact.log_value if log else exact.value
             return law(x.astype(form.dtype), m, a, form).astype(x.dtype)
-
-    @classmethod
-    def _log_sum_exp(cls, pair: State) -> Array:
-        return exact.lse(*pair, exact.format_of(pair[0].dtype))
 
     @classmethod
     def identity(cls, shape: int | tuple[int, ...] = (), dtype: DTypeLike = np.float32) -> Self:
@@ -198,7 +198,7 @@ class ExactState:
     @property
     def lse(self) -> Array:
         """Natural log of the sum of exp of all entries seen: this shape and dtype; -inf of none."""
-        return self._log_sum_exp((self._m, self._a))
+        return self._lse((self._m, self._a))
 
     def prob(self, x: ArrayLike, axis: Axis = -1, *, where: ArrayLike | None = None) -> Array:
         """Probabilities of the entries of `x` under these states: x's shape and dtype (float64 for integers).

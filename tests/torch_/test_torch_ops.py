@@ -40,6 +40,13 @@ def _rows() -> list[tuple[Any, ...]]:
     ]
 
 
+def _draws() -> list[tuple[Any, ...]]:
+    return [
+        (noise(4, 5), torch.tensor(7), torch.tensor(1.0), None, None, None, 1, 0, 0, 0),
+        (noise(4, 5), torch.tensor(-7), torch.rand(5), torch.tensor(2), torch.tensor(0.5), None, 0, 3, 1, 2),
+    ]
+
+
 def _attention_done() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.ops.online_softmax.attention(_q(False), _q(False), _q(False), None, None, *_ATTENTION)
 
@@ -75,11 +82,10 @@ EXAMPLES: dict[str, Callable[[], list[tuple[Any, ...]]]] = {
     ],
     "segment_logsumexp_backward": lambda: [(leaf(2, 2), leaf(5, 2), places(0, 2, 5), False, 2, 0)],
     "segment_softmax_backward": lambda: [(leaf(5, 2), leaf(5, 2), places(0, 2, 5), False, 2, 0)],
-    "sample": lambda: [
-        (noise(4, 5), torch.tensor(7), torch.tensor(1.0), None, None, None, 1, 0, 0, 0),
-        (noise(4, 5), torch.tensor(-7), torch.rand(5), torch.tensor(2), torch.tensor(0.5), None, 0, 3, 1, 2),
-    ],
+    "sample": _draws,
+    "sample_any": _draws,
     "attention": lambda: [(_q(), _q(), _q(), None, None, *_ATTENTION)],
+    "attention_any": lambda: [(_q(), _q(), _q(), None, None, *_ATTENTION)],
     "attention_backward": _attention_backward,
     "attention_double_backward": lambda: [
         (_q(), None, _q(), _q(), _q(), None, None, _q(False), _q(False), _q(False), None, None, *_ATTENTION)
@@ -91,8 +97,18 @@ EXAMPLES: dict[str, Callable[[], list[tuple[Any, ...]]]] = {
     "attention_stored": lambda: [
         (_q(False), _q(False), _q(False), None, None, None, None, None, *_ATTENTION)
     ],
+    "attention_stored_any": lambda: [
+        (_q(False), _q(False), _q(False), None, None, None, None, None, *_ATTENTION)
+    ],
     "cross_entropy": lambda: [(leaf(3, 5), places(0, 2, 4), None, None, 0, *_LOSS)],
     "cross_entropy_backward": lambda: [
+        (torch.ones((), dtype=torch.float64), None, leaf(3, 5), places(0, 2, 4), None, None, *_LOSS)
+    ],
+    "cross_entropy_any": lambda: [
+        (leaf(3, 5), places(0, 2, 4), None, None, None, 1, *_LOSS),
+        (noise(3, 5), places(0, 2, 4), None, None, places(0, 1, 2).unsqueeze(1), 0, *_LOSS),
+    ],
+    "cross_entropy_any_backward": lambda: [
         (torch.ones((), dtype=torch.float64), None, leaf(3, 5), places(0, 2, 4), None, None, *_LOSS)
     ],
     "cross_entropy_report": lambda: [
@@ -100,6 +116,9 @@ EXAMPLES: dict[str, Callable[[], list[tuple[Any, ...]]]] = {
     ],
     "linear_cross_entropy": lambda: [
         (leaf(3, 4), leaf(5, 4), places(0, 2, 4), None, None, None, None, 0, 0, 1 << 20, 0.0, *_LOSS)
+    ],
+    "linear_cross_entropy_any": lambda: [
+        (noise(3, 4), noise(5, 4), places(0, 2, 4), noise(5), None, None, 1, 1 << 20, *_LOSS),
     ],
     "linear_cross_entropy_backward": lambda: [
         (

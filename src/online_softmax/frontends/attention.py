@@ -96,7 +96,7 @@ def attention(
             batch, other queries, threads, pages, layouts or strides. "any": they follow from the set of
             super-tiles of 512 keys as well, in whatever order they are merged: return_state then gives an
             `ExactAttentionState`, to be merged with those of other keys; origin's key is a multiple of 512.
-            docs/same_bits.md says what is promised.
+            docs/same_bits_attention.md says what is promised.
 
     Returns: the output, in q's format, or Attention(output, lse), or the state. A query that sees nothing
         gets 0, with an lse of -inf (of its sink, where there is one).

@@ -65,16 +65,24 @@ def asked(order: Any, softcap: Any, riders: Any = (), tokens: Any = None, kl_to:
     return True
 
 
+def served(probabilities: bool, temperature: float, wide: Any) -> None:
+    """Raises ValueError for targets that are not class indices, and for a temperature that is none of the
+    normal numbers of a format, that of the results."""
+    if probabilities:
+        would = "class indices, which are integers, or order='row' would do"
+        raise ValueError(f"targets holds class probabilities with order='any': {would}")
+    kind = np.dtype(wide)
+    least, most = exact.format_of(kind).least, float(np.finfo(kind).max)
+    if not least <= temperature <= most:
+        would = f"from {least} to {most}, numbers of {kind.name}, with order='any' would do"
+        raise ValueError(f"temperature is {temperature}: {would}")
+
+
 def indexed(call: Call) -> Array:
     """The targets, which have to be class indices, of a temperature that states hold."""
     index = call.targets.index
-    if index is None:
-        would = "class indices, which are integers, or order='row' would do"
-        raise ValueError(f"targets holds class probabilities with order='any': {would}")
-    least, most = exact.format_of(call.wide).least, float(np.finfo(call.wide).max)
-    if not least <= call.rules.temperature <= most:
-        would = f"from {least} to {most}, numbers of {call.wide.name}, with order='any' would do"
-        raise ValueError(f"temperature is {call.rules.temperature}: {would}")
+    served(index is None, call.rules.temperature, call.wide)
+    assert index is not None
     return index
 
 

@@ -79,14 +79,14 @@ class ExactState(exact_state.ExactState):
         return cpu_exact.merge(a, b)
 
     @classmethod
+    def _lse(cls, pair: tuple[Array, Array]) -> Array:
+        return cpu_exact.lse(*pair)
+
+    @classmethod
     def _normalized(cls, x: Array, pair: tuple[Array, Array], axes: tuple[int, ...], log: bool) -> Array:
         out = np.empty(x.shape, x.dtype)
         cpu_exact.normalize(checks.aligned(x), *pair, out, axes, log=log)
         return out
-
-    @classmethod
-    def _log_sum_exp(cls, pair: tuple[Array, Array]) -> Array:
-        return cpu_exact.lse(*pair)
 
 
 def softmax(

@@ -6,12 +6,15 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from .. import checks as shared
 from . import attention_arguments as arguments
 from . import attention_direct as direct
 from . import attention_ops as ops
+from . import checks
 from .attention_options import Rest
 
 _ALL_KEYS: Final = direct.Numbers()
+_ROW: Final = "row"
 
 
 class AttentionOutput(NamedTuple):
@@ -31,6 +34,7 @@ def attention(
     seqlens_k: torch.Tensor | None = None, block_table: torch.Tensor | None = None,
     k_scale: torch.Tensor | float | None = None, v_scale: torch.Tensor | float | None = None,
     origin: tuple[int, int, int, int] | None = None, return_lse: bool = False, layout: str = "BHSD",
+    order: str = "row",
 ) -> Any:  # fmt: skip
     """softmax(scale * q k^T) v, a chunk of keys at a time: the matrix of scores is never there.
 
@@ -75,6 +79,11 @@ def attention(
         return_lse: with the log-sum-exps of the scores, q's shape without features, float32 (float64 for
             float64), sinks included. They are differentiable too.
         layout: "BSHD" for (batch, length, heads, d) in all of q, k, v, output and lse.
+        order: "row": the bits of a query's output and lse follow from the query, its keys and values in their
+            order from the sequence's first key on, and what bias and masks do to its scores. "any": they
+            follow from the set of super-tiles of 512 keys as well, in whatever order they are merged;
+            origin's key is a multiple of 512. Derivatives are made from this output and lse, and sum over
+            keys as for "row" (docs/same_bits.md).
 
     Returns: the output, in q's format, or AttentionOutput(output, lse). A query that sees nothing gets 0,
         with an lse of -inf (of its sink, where there is one). In memory the output is laid out as q is: of a
@@ -97,12 +106,13 @@ def attention(
 
     Cost: 2 * queries * keys * (d + d of the output) flops a head, less what lies outside mask blocks, causal
         triangle and window; the gradient 2.5 times that, 3.5 times with a bias that needs one. Scratch of
-        some 2 MiB a thread, in the gradient one q in float32 (float64) for each head in flight.
+        some 2 MiB a thread, in the gradient one q in float32 (float64) for each head in flight. What
+        order="any" takes beside is said at `online_softmax.attention`.
     """
     if (
         sinks is alibi_slopes is seed is seqlens_k is cu_seqlens_q is cu_seqlens_k is block_table is None
         and (k_scale is v_scale is origin is generator is None and type(dropout_p) is float and not dropout_p)
-        and (type(layout) is str and layout == "BHSD" and type(return_lse) is bool)
+        and (type(layout) is str and layout == "BHSD" and type(return_lse) is bool and order is _ROW)
     ):
         if (
             scale is softcap is None
@@ -118,6 +128,7 @@ def attention(
         found = direct.attention(q, k, v, bias, mask, plain, return_lse)
         if found is not None:
             return AttentionOutput(*found) if return_lse else found
+    any_order = shared.order(order)
     stored = arguments.operands(q, k, v) or not block_table is k_scale is v_scale is None
     by_place = arguments.layout(layout)
     numbers = arguments.numbers(scale, causal, causal_align, window, softcap, dropout_p, origin)
@@ -140,7 +151,7 @@ def attention(
     if alibi_slopes is not None:
         per_head = ((sizes.heads,), (batch, sizes.heads))
         alibi_slopes = arguments.heads(alibi_slopes, "alibi_slopes", q, per_head)
-        arguments.without_gradient(alibi_slopes, "alibi_slopes", "a bias made of them")
+        checks.without_gradient(alibi_slopes, "alibi_slopes", "a bias made of them")
     own = (
         q, k, v,
         arguments.bias(bias, q, scores, rank),
@@ -153,9 +164,9 @@ def attention(
     )  # fmt: skip
     if stored:
         kept = arguments.stored(own, block_table, k_scale, v_scale, batch)
-        results = ops.STORED(*own, *kept, *rest)
+        results = (ops.STORED_ANY if any_order else ops.STORED)(*own, *kept, *rest)
     else:
-        results = ops.FORWARD(*own, *rest)
+        results = (ops.FORWARD_ANY if any_order else ops.FORWARD)(*own, *rest)
     output, lse = results
     return _returned(output, lse, rank, by_place, side_by_side, return_lse)
 

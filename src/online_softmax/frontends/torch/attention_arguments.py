@@ -106,11 +106,6 @@ def heads(value: Any, name: str, q: torch.Tensor, shapes: tuple[tuple[int, ...],
     return t
 
 
-def without_gradient(value: torch.Tensor | None, name: str, instead: str) -> None:
-    if value is not None and value.requires_grad and torch.is_grad_enabled():
-        raise NotImplementedError(f"{name} requires a gradient, which it does not get: {instead} would do")
-
-
 def places(value: Any, name: str, shape: tuple[int, ...] | None = None) -> torch.Tensor | None:
     """Integers that say where something lies."""
     if value is None:
@@ -207,7 +202,9 @@ def stored(
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
     """What goes with keys and values in pools, or stored in 8 bits. Nothing of it has a gradient."""
     for name, t in zip(("q", "k", "v", "bias", "sinks"), own, strict=True):
-        without_gradient(t, name, "keys and values that are dense and in q's format, or torch.no_grad(),")
+        checks.without_gradient(
+            t, name, "keys and values that are dense and in q's format, or torch.no_grad(),"
+        )
     table = places(block_table, "block_table")
     if table is not None and (table.ndim != 2 or table.shape[0] != batch):
         raise ValueError(
@@ -220,6 +217,6 @@ def stored(
         elif value is not None:
             value = checks.tensor(value, name)
             checks.same_device(q=own[0], **{name: value})
-            without_gradient(value, name, f"{name}.detach()")
+            checks.without_gradient(value, name, f"{name}.detach()")
         made.append(value)
     return table, made[0], made[1]

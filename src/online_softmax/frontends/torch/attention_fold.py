@@ -13,6 +13,8 @@ from .attention_options import COUNT, TENSORS, Rest
 #: Kinds of arguments: (batch, heads, ...); broadcastable to the scores; (heads,); (heads,) or (batch, heads);
 #: (batch,); what all examples have to share.
 ROWS, SCORES, HEADS, SLOPES, LENGTHS, SHARED = "rows", "scores", "heads", "slopes", "lengths", "shared"
+#: Operations that a bias comes into and no gradient of it out of.
+_FORWARDS = ("attention", "attention_any")
 _REST = (SCORES, SLOPES, SHARED, LENGTHS, SHARED, SHARED)
 
 
@@ -123,7 +125,7 @@ def _folded(
     if kind == ROWS:
         return fold.rows(a, d)
     if kind == SCORES:
-        return fold.scores(a, d, batch, heads, name != "attention" and a.dtype != torch.bool)
+        return fold.scores(a, d, batch, heads, name not in _FORWARDS and a.dtype != torch.bool)
     if kind == HEADS:
         return fold.heads(a, d)
     return fold.slopes(a, d, batch) if kind == SLOPES else fold.lengths(a, d)

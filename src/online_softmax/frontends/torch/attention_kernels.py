@@ -11,7 +11,7 @@ import torch
 
 from ... import cpu, cpu_attention
 from .. import attention as arrays
-from .. import checks
+from .. import checks, exact_attention
 from ..attention_call import Call, Options, described
 from . import attention_direct as plain
 from . import memory, mode
@@ -72,8 +72,17 @@ def forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return attended(_call(q, k, v, bias, sinks, rest), q, v.shape[3])
 
 
-def attended(call: Call, q: torch.Tensor, features: int) -> tuple[torch.Tensor, torch.Tensor]:
+def forward_any(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    (q, k, v, bias, sinks), rest = split(args)
+    return attended(_call(q, k, v, bias, sinks, rest), q, v.shape[3], any_order=True)
+
+
+def attended(
+    call: Call, q: torch.Tensor, features: int, *, any_order: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The output and the lse of a checked call."""
+    if any_order:
+        exact_attention.check(call, None)
     output = like(q, features)
     lse = torch.empty(q.shape[:-1], dtype=wide(q))
     o, m = memory.array(output), memory.array(lse)
@@ -82,15 +91,15 @@ def attended(call: Call, q: torch.Tensor, features: int) -> tuple[torch.Tensor, 
     elif call.problem.empty:
         o[...], m[...] = 0, -np.inf
     if call.problem.q.dtype == o.dtype:
-        cpu_attention.forward(call.problem, o, m, threads=mode.threads())
+        cpu_attention.forward(call.problem, o, m, any_order=any_order, threads=mode.threads())
         return output, lse
     computed = np.zeros(o.shape, call.problem.q.dtype)
-    cpu_attention.forward(call.problem, computed, m, threads=mode.threads())
+    cpu_attention.forward(call.problem, computed, m, any_order=any_order, threads=mode.threads())
     o[...] = checks.cast(computed, o.dtype)
     return output, lse
 
 
-def stored(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def stored(*args: Any, any_order: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     (q, k, v, bias, sinks, block_table, k_scale, v_scale), rest = split(args)
     packed = rest.cu_seqlens_q is not None
     chosen = replace(
@@ -100,7 +109,12 @@ def stored(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
         v_scale=memory.optional(v_scale),
     )
     keys, values = (rows(t, packed and block_table is None) for t in (k, v))
-    return attended(described(rows(q, packed), keys, values, chosen), q, v.shape[3])
+    call = described(rows(q, packed), keys, values, chosen)
+    return attended(call, q, v.shape[3], any_order=any_order)
+
+
+def stored_any(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return stored(*args, any_order=True)
 
 
 def keep(

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .. import checks
 from . import attention_arguments as arguments
 from .attention import attention
 
@@ -14,7 +15,7 @@ class Attention(torch.nn.Module):
     """`attention` with its options fixed: forward(q, k, v, mask=None, bias=None) -> output.
 
     Args:
-        causal, causal_align, window, softcap, scale, layout: as in `attention`.
+        causal, causal_align, window, softcap, scale, layout, order: as in `attention`.
         dropout_p: active in training only; seeds are drawn from PyTorch's generator.
         sinks: a number of heads gives the module a learned parameter `sinks` of so many logits, zeros at
             first; None for no sinks.
@@ -38,18 +39,20 @@ class Attention(torch.nn.Module):
         sinks: Any = None,
         return_lse: Any = False,
         layout: str = "BHSD",
+        order: str = "row",
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         arguments.numbers(scale, causal, causal_align, window, softcap, dropout_p, None)
         arguments.layout(layout)
+        checks.order(order)
         if not isinstance(return_lse, bool):
             kind = type(return_lse).__name__
             raise TypeError(f"return_lse={return_lse!r} is a {kind}: True or False would do")
         self.causal, self.causal_align, self.window = causal, causal_align, window
         self.softcap, self.scale, self.dropout_p = softcap, scale, dropout_p
-        self.return_lse, self.layout = return_lse, layout
+        self.return_lse, self.layout, self.order = return_lse, layout, order
         if sinks is None:
             self.register_parameter("sinks", None)
             return
@@ -76,7 +79,7 @@ class Attention(torch.nn.Module):
             q, k, v, mask=mask, bias=bias, scale=self.scale, causal=self.causal,
             causal_align=self.causal_align, window=self.window, softcap=self.softcap, sinks=self.sinks,
             dropout_p=self.dropout_p if self.training else 0.0, return_lse=self.return_lse,
-            layout=self.layout,
+            layout=self.layout, order=self.order,
         )  # fmt: skip
 
     def extra_repr(self) -> str:
@@ -99,4 +102,5 @@ _DEFAULTS = {
     "dropout_p": 0.0,
     "return_lse": False,
     "layout": "BHSD",
+    "order": "row",
 }

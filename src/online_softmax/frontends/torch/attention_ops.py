@@ -90,6 +90,10 @@ class _Attention(Rule):
         return JVP(q, k, v, bias, sinks, *tangents[:5], *rest)
 
 
+class _AttentionAny(_Attention):
+    """Sums over keys in the other order: of the gradient from this output and lse, and all others."""
+
+
 class _Backward(Rule):
     """d_output, d_lse, q, k, v, bias and sinks have derivatives; output and lse stand for what these give."""
 
@@ -176,6 +180,11 @@ FORWARD = Op(
     cpu=kernels.forward, fake=_fake, rule=_Attention, policy=_autocast,
     vmap=fold.rule("attention", _KINDS, _of_forward),
 )  # fmt: skip
+FORWARD_ANY = Op(
+    f"attention_any({_OPERANDS}{SCHEMA}) -> (Tensor output, Tensor lse)",
+    cpu=kernels.forward_any, fake=_fake, rule=_AttentionAny, policy=_autocast,
+    vmap=fold.rule("attention_any", _KINDS, _of_forward),
+)  # fmt: skip
 BACKWARD = Op(
     f"attention_backward(Tensor d_output, Tensor? d_lse, {_OPERANDS}Tensor output, Tensor lse, "
     f"bool bias_grad, {SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
@@ -201,6 +210,11 @@ STORED = Op(
     f"attention_stored({_OPERANDS}Tensor? block_table, Tensor? k_scale, Tensor? v_scale, {SCHEMA}) "
     "-> (Tensor output, Tensor lse)",
     cpu=kernels.stored, fake=_fake, vmap=fold.alone("attention_stored"),
+)  # fmt: skip
+STORED_ANY = Op(
+    f"attention_stored_any({_OPERANDS}Tensor? block_table, Tensor? k_scale, Tensor? v_scale, {SCHEMA}) "
+    "-> (Tensor output, Tensor lse)",
+    cpu=kernels.stored_any, fake=_fake, vmap=fold.alone("attention_stored_any"),
 )  # fmt: skip
 KEEP = Op(
     "attention_keep(Tensor seed, SymInt batch, SymInt heads, SymInt queries, SymInt keys, "

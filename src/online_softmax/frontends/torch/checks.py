@@ -58,6 +58,12 @@ def same_device(**tensors: torch.Tensor | None) -> None:
             )
 
 
+def without_gradient(value: torch.Tensor | None, name: str, instead: str) -> None:
+    """Raises NotImplementedError for a tensor that requires a gradient."""
+    if value is not None and value.requires_grad and torch.is_grad_enabled():
+        raise NotImplementedError(f"{name} requires a gradient, which it does not get: {instead} would do")
+
+
 def mask(value: Any, name: str) -> torch.Tensor | None:
     if value is None:
         return None
@@ -86,4 +92,7 @@ def dtype(value: Any, x: torch.Tensor) -> torch.dtype:
     return value
 
 
-__all__ = ["CONVERTED", "LAST_AXIS", "SERVED", "any_tensor", "dims", "dtype", "mask", "same_device", "tensor"]
+__all__ = [
+    "CONVERTED", "LAST_AXIS", "SERVED", "any_tensor", "dims", "dtype", "mask", "same_device", "tensor",
+    "without_gradient",
+]  # fmt: skip

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import linear_arguments, loss_arguments
+from .. import exact_losses, linear_arguments, loss_arguments
 from . import checks, linear_ops, loss_kernels, loss_options
 from .losses import Loss, LossReport, tokens_of
+from .memory import NUMPY
 
 
 def linear_cross_entropy(
@@ -18,7 +19,7 @@ def linear_cross_entropy(
     row_weight: Tensor | None = None, ignore_index: int = -100, label_smoothing: float = 0.0,
     smoothing: str = "pytorch", z_loss: float = 0.0, reduction: str = "mean", empty: str = "nan",
     return_lse: bool = False, riders: Any = (), tokens: Tensor | None = None,
-    filter_below: float | None = None, memory: int = linear_arguments.MEMORY,
+    filter_below: float | None = None, memory: int = linear_arguments.MEMORY, order: str = "row",
 ) -> Any:  # fmt: skip
     """Cross-entropy of the logits hidden @ weight.T + bias, which never exist as a whole.
 
@@ -33,6 +34,9 @@ def linear_cross_entropy(
         filter_below: leaves small entries out of the gradients: see
             `online_softmax.linear_cross_entropy_backward`.
         memory: bytes for all that is neither operand nor result nor a few numbers a token.
+        order: "any": bits that depend on hidden, weight, bias and options alone, those of
+            `online_softmax.linear_cross_entropy` with order="any". Class indices alone, without softcap,
+            riders, tokens and gradients.
 
     The other options are those of `cross_entropy`.
 
@@ -47,11 +51,12 @@ def linear_cross_entropy(
 
     Under autocast hidden, weight and bias are rounded to its format; the loss stays in float32.
 
-    Raises: as `cross_entropy`.
+    Raises: as `cross_entropy`; NotImplementedError for operands that require a gradient with order="any".
 
     Cost: one product of 2 N V D flops; with gradients three, four where the weight's sum fits neither in its
         own format nor into `memory`.
     """
+    any_order = exact_losses.asked(order, softcap, riders, tokens)
     hidden, weight, bias = _operands(hidden, weight, bias)
     shape, classes, device = tuple(hidden.shape[:-1]), weight.shape[0], hidden.device
     o = loss_options.options(
@@ -64,6 +69,9 @@ def linear_cross_entropy(
     if not isinstance(return_lse, bool):
         raise TypeError(f"return_lse={return_lse!r} is a {type(return_lse).__name__}: True or False would do")
     below = linear_arguments.filter_of(filter_below)
+    if any_order:
+        operands = (hidden, weight, goal, bias, of_classes, of_rows)
+        return _of_any_order(operands, return_lse, linear_arguments.memory_of(memory), o)
     names = () if (type(riders) is tuple and not riders) else loss_arguments.riders_of(riders)
     ranked = "rank" in names or "correct" in names
     if ranked and goal.is_floating_point():
@@ -87,6 +95,16 @@ def linear_cross_entropy(
         rank == 0 if "correct" in names else None,
         None if chosen is None else log_probabilities,
     )
+
+
+def _of_any_order(operands: tuple[Any, ...], return_lse: bool, memory: int, o: loss_options.Options) -> Any:
+    hidden, weight, goal, bias = operands[:4]
+    wide = loss_options.wide_of(hidden, weight)
+    exact_losses.served(goal.is_floating_point(), o.temperature, NUMPY[wide])
+    for name, t in (("hidden", hidden), ("weight", weight), ("bias", bias)):
+        checks.without_gradient(t, f"{name} with order='any'", "torch.no_grad(), or order='row',")
+    loss, lse = linear_ops.LOSS_ANY(*operands, int(return_lse), memory, *o)
+    return Loss(loss, lse) if return_lse else loss
 
 
 def _at_once(hidden: Tensor, weight: Tensor, bias: Tensor | None, reduction: int) -> bool:

@@ -21,6 +21,7 @@ _TENSORS: Final = (
     "Tensor hidden, Tensor weight, Tensor targets, Tensor? bias, Tensor? class_weight, Tensor? row_weight"
 )
 _HOW: Final = f"int memory, float filter_below, {SCHEMA}"
+_WITHOUT: Final = "linear_cross_entropy has no derivative with order='any': order='row' would do"
 #: Arguments of the forward before its options: operands, tokens, made, gradients, memory, filter_below.
 _BEFORE: Final = 11
 
@@ -92,6 +93,17 @@ def _gradient_cpu(dloss: Tensor, dlse: Tensor | None, *args: Any) -> tuple[Tenso
     return number(found.hidden), number(found.weight), bias
 
 
+def _loss_any_cpu(*args: Any) -> tuple[Tensor, Tensor]:
+    p, made, budget, o = Operands(*args[:6]), args[6], args[7], Options(*args[8:])
+    found = arrays.linear_cross_entropy(
+        *_arrays(p), return_lse=bool(made), order="any", **_keywords(p, budget, o)
+    )
+    if made:
+        return number(found.loss), number(found.lse)
+    loss = number(found)
+    return loss, loss.new_empty(NOTHING)
+
+
 # ---- shapes
 
 
@@ -113,6 +125,12 @@ def _loss_fake(*args: Any) -> tuple[Tensor, ...]:
         one(made & RANK, rows, torch.int64),
         one(tokens is not None, () if tokens is None else tuple(tokens.shape)),
     )
+
+
+def _loss_any_fake(*args: Any) -> tuple[Tensor, Tensor]:
+    p, made, o = Operands(*args[:6]), args[6], Options(*args[8:])
+    loss = p.hidden.new_empty(p.rows if o.reduction == NONE else (), dtype=p.wide)
+    return loss, p.hidden.new_empty(p.rows if made else NOTHING, dtype=p.wide)
 
 
 def _gradient_fake(dloss: Tensor, dlse: Tensor | None, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -187,6 +205,22 @@ class _Gradient(Rule):
         return *of[:2], of[2] if of[2] is not None else dloss.new_zeros(NOTHING)
 
 
+class _LossAny(Rule):
+    """No derivatives: what asks for one is told so."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+        raise NotImplementedError(_WITHOUT)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
+        raise NotImplementedError(_WITHOUT)
+
+
 class _Training(torch.autograd.Function):
     """A loss that is trained on, in plain eager code: see `loss_ops`. The gradients are handed over as they
     were made; calls of a backward after the first make them anew."""
@@ -255,22 +289,33 @@ def _gradient_vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
     return one_by_one(torch.ops.online_softmax.linear_cross_entropy_backward, info, in_dims, args)
 
 
+def _loss_any_vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+    return one_by_one(torch.ops.online_softmax.linear_cross_entropy_any, info, in_dims, args)
+
+
 def _autocast(args: tuple[Any, ...], device: str) -> tuple[Any, ...]:
     """PyTorch's rule for products: operands in autocast's format, float64 as it comes."""
+    made = _cast(args, device)
+    # Gradients in float16 would be too small before they are scaled.
+    return made if made[0].dtype != torch.float16 else (*made[:8], 0, *made[9:])
+
+
+def _cast(args: tuple[Any, ...], device: str) -> tuple[Any, ...]:
     to = torch.get_autocast_dtype(device)
     hidden, weight, targets, bias, *rest = args
     if torch.float64 in (hidden.dtype, weight.dtype):
         return args
-    bias = None if bias is None else bias.to(to)
-    if to == torch.float16:
-        rest[8 - 4] = 0
-    return hidden.to(to), weight.to(to), targets, bias, *rest
+    return hidden.to(to), weight.to(to), targets, None if bias is None else bias.to(to), *rest
 
 
 LOSS = Op(
     f"linear_cross_entropy({_TENSORS}, Tensor? tokens, int made, int gradients, {_HOW}) -> "
     f"({', '.join(['Tensor'] * 8)})",
     cpu=_loss_cpu, fake=_loss_fake, rule=_Loss, vmap=_loss_vmap, policy=_autocast, training=_train,
+)  # fmt: skip
+LOSS_ANY = Op(
+    f"linear_cross_entropy_any({_TENSORS}, int made, int memory, {SCHEMA}) -> (Tensor, Tensor)",
+    cpu=_loss_any_cpu, fake=_loss_any_fake, rule=_LossAny, vmap=_loss_any_vmap, policy=_cast,
 )  # fmt: skip
 GRADIENT = Op(
     f"linear_cross_entropy_backward(Tensor dloss, Tensor? dlse, {_TENSORS}, {_HOW}) -> "

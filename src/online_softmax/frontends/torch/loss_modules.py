@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import linear_arguments
+from .. import exact_losses, linear_arguments
 from . import checks, loss_options
 from .linear import linear_cross_entropy
 from .losses import cross_entropy
@@ -25,6 +25,7 @@ _DEFAULTS: dict[str, Any] = {
     "return_lse": False,
     "filter_below": None,
     "memory": linear_arguments.MEMORY,
+    "order": "row",
 }
 
 
@@ -34,7 +35,9 @@ class _Loss(torch.nn.Module):
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__()
         # Checked here for any number of classes; Megatron's smoothing asks for their number, and so later.
-        rest = {n: v for n, v in options.items() if n not in ("return_lse", "memory", "filter_below")}
+        apart = ("return_lse", "memory", "filter_below", "order")
+        rest = {n: v for n, v in options.items() if n not in apart}
+        exact_losses.asked(options["order"], options["softcap"])
         loss_options.options(0, 1 << 62, torch.float64, **rest)
         if not isinstance(options["return_lse"], bool):
             kind = type(options["return_lse"]).__name__
@@ -58,7 +61,7 @@ class CrossEntropyLoss(_Loss):
     Args:
         weight, ignore_index, reduction, label_smoothing: as torch.nn.CrossEntropyLoss has them; its
             size_average and reduce, which are deprecated there, have to be None.
-        smoothing, z_loss, softcap, temperature, empty, return_lse, axis: as in `cross_entropy`.
+        smoothing, z_loss, softcap, temperature, empty, return_lse, axis, order: as in `cross_entropy`.
 
     `weight` is a buffer: it moves with the module, and is in its state_dict as PyTorch's is.
 
@@ -74,6 +77,7 @@ class CrossEntropyLoss(_Loss):
         reduce: None = None, reduction: str = "mean", label_smoothing: float = 0.0, *,
         smoothing: str = "pytorch", z_loss: float = 0.0, softcap: float | None = None,
         temperature: float = 1.0, empty: str = "nan", return_lse: bool = False, axis: int | None = None,
+        order: str = "row",
     ) -> None:  # fmt: skip
         for name, value in (("size_average", size_average), ("reduce", reduce)):
             if value is not None:
@@ -81,7 +85,7 @@ class CrossEntropyLoss(_Loss):
         super().__init__({
             "ignore_index": ignore_index, "label_smoothing": label_smoothing, "smoothing": smoothing,
             "z_loss": z_loss, "softcap": softcap, "temperature": temperature, "reduction": reduction,
-            "empty": empty, "return_lse": return_lse,
+            "empty": empty, "return_lse": return_lse, "order": order,
         })  # fmt: skip
         self.axis = axis
         self.register_buffer("weight", None if weight is None else checks.any_tensor(weight, "weight"))
@@ -112,6 +116,7 @@ class LinearCrossEntropyLoss(_Loss):
         weight: a Parameter (classes, features) that is shared.
         class_weight: (classes,), a buffer.
         device, dtype: of the parameters that are made.
+        order: as in `linear_cross_entropy`: "any" for losses under torch.no_grad().
 
     The other options are those of `linear_cross_entropy`. `logits(hidden)` gives what the loss never makes:
     scores for generation, with softcap and temperature.
@@ -129,13 +134,14 @@ class LinearCrossEntropyLoss(_Loss):
         z_loss: float = 0.0, softcap: float | None = None, temperature: float = 1.0, reduction: str = "mean",
         empty: str = "nan", return_lse: bool = False, filter_below: float | None = None,
         memory: int = linear_arguments.MEMORY, device: Any = None, dtype: torch.dtype | None = None,
+        order: str = "row",
     ) -> None:  # fmt: skip
         super().__init__({
             "ignore_index": ignore_index, "label_smoothing": label_smoothing, "smoothing": smoothing,
             "z_loss": z_loss, "softcap": softcap, "temperature": temperature, "reduction": reduction,
             "empty": empty, "return_lse": return_lse,
             "filter_below": linear_arguments.filter_of(filter_below),
-            "memory": linear_arguments.memory_of(memory),
+            "memory": linear_arguments.memory_of(memory), "order": order,
         })  # fmt: skip
         found = None if class_weight is None else checks.any_tensor(class_weight, "class_weight")
         self.register_buffer("class_weight", found)

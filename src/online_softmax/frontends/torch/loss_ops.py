@@ -64,7 +64,7 @@ def _report_fake(
 # ---- derivatives
 
 
-class _Loss(Rule):
+class LossRule(Rule):
     """Of `cross_entropy`, and of `cross_entropy_report`, whose other results have none."""
 
     @staticmethod
@@ -98,7 +98,7 @@ class _Loss(Rule):
         return t_loss, t_lse, *(None,) * (4 if ctx.count > LOSS_COUNT else 0)
 
 
-class _Gradient(Rule):
+class GradientRule(Rule):
     """Of `cross_entropy_backward`: see `loss_calculus`."""
 
     @staticmethod
@@ -307,21 +307,23 @@ def _train(*args: Any) -> tuple[Tensor, Tensor | None]:
         o = Options(*args[5:])
         made = kernels.loss_and_gradient(logits, targets, weight, row_weight, o)
         return _train_on(logits, targets, weight, row_weight, list(made), o), None
-    return _Loss.apply(*args)
+    return LossRule.apply(*args)
 
 
 LOSS = Op(
     f"cross_entropy({_TENSORS}int made, {SCHEMA}) -> (Tensor, Tensor)",
-    cpu=kernels.loss, fake=_loss_fake, rule=_Loss, vmap=_loss_vmap, training=_train,
+    cpu=kernels.loss, fake=_loss_fake, rule=LossRule, vmap=_loss_vmap, training=_train,
 )  # fmt: skip
 REPORT_OP = Op(
     f"cross_entropy_report({_TENSORS}Tensor? tokens, Tensor? kl_to, int made, {SCHEMA}) -> "
     "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    cpu=kernels.report, fake=_report_fake, rule=type("_Report", (_Loss,), {}), vmap=_loss_vmap,
+    cpu=kernels.report, fake=_report_fake, rule=type("_Report", (LossRule,), {}), vmap=_loss_vmap,
 )  # fmt: skip
 GRADIENT = Op(
     f"cross_entropy_backward(Tensor dloss, Tensor? dlse, {_TENSORS}{SCHEMA}) -> Tensor",
-    cpu=kernels.gradient, fake=_gradient_fake, rule=_Gradient, vmap=_gradient_vmap,
+    cpu=kernels.gradient, fake=_gradient_fake, rule=GradientRule, vmap=_gradient_vmap,
 )  # fmt: skip
 
-__all__ = ["GRADIENT", "LOSS", "REPORT_OP", "gradient_jvp", "gradient_vjp", "loss_jvp"]
+__all__ = [
+    "GRADIENT", "LOSS", "REPORT_OP", "GradientRule", "LossRule", "gradient_jvp", "gradient_vjp", "loss_jvp",
+]  # fmt: skip

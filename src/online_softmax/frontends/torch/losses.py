@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from ...loss_rules import REDUCTIONS
-from .. import loss_arguments
-from . import checks, loss_kernels, loss_ops, loss_options
+from .. import exact_losses, loss_arguments
+from . import checks, loss_any_ops, loss_kernels, loss_ops, loss_options, memory
 from .loss_options import wide_of
 
 _NUMBERS: Final = (float, int)
+_ROW: Final = "row"
 _EVERYDAY: Final = (0.0, "pytorch", 0.0, None, 1.0, "nan")
 _CODES: Final = {name: code for code, name in enumerate(REDUCTIONS)}
 
@@ -51,7 +52,7 @@ def cross_entropy(
     row_weight: Tensor | None = None, ignore_index: int = -100, label_smoothing: float = 0.0,
     smoothing: str = "pytorch", z_loss: float = 0.0, softcap: float | None = None, temperature: float = 1.0,
     reduction: str = "mean", empty: str = "nan", return_lse: bool = False, riders: Any = (),
-    tokens: Tensor | None = None, kl_to: Tensor | None = None,
+    tokens: Tensor | None = None, kl_to: Tensor | None = None, order: str = "row",
 ) -> Any:  # fmt: skip
     """Cross-entropy of logits against targets, in one read of the logits.
 
@@ -67,6 +68,12 @@ def cross_entropy(
         weight: (classes,), finite; row_weight: broadcastable to the rows. Neither has a gradient.
         return_lse: Loss(loss, lse), both with gradients.
         riders, tokens, kl_to: a LossReport is returned: see there.
+        order: "row": a row's bits depend on the row, the format and the instruction set. "any": on its
+            elements and options alone, in whatever order, split or machine; a loss that is reduced is the
+            exact sum rounded once, and the gradient has such bits too: those of
+            `online_softmax.cross_entropy` and its backward (docs/same_bits.md). Class indices alone, without
+            softcap, riders and kl_to. The backward makes the statistics anew; forward mode and second
+            derivatives have the bits of "row".
 
     The other options are those of `online_softmax.cross_entropy`.
 
@@ -85,7 +92,7 @@ def cross_entropy(
     Cost: one read of the logits; with the gradient one read and one write.
     """
     if (
-        axis is weight is row_weight is None and tokens is kl_to is None
+        axis is weight is row_weight is None and tokens is kl_to is None and order is _ROW
         and return_lse is False and type(riders) is tuple and not riders
         and type(ignore_index) is int and type(reduction) is type(smoothing) is type(empty) is str
         and type(label_smoothing) in _NUMBERS and type(z_loss) in _NUMBERS and type(temperature) in _NUMBERS
@@ -95,6 +102,7 @@ def cross_entropy(
         found = loss_ops.direct(logits, targets, ignore_index, _CODES.get(reduction, -1))
         if found is not None:
             return found
+    any_order = exact_losses.asked(order, softcap, riders, kl_to=kl_to)
     logits = checks.tensor(logits, "logits", converted=True)
     at = loss_options.class_axis(axis, logits.ndim)
     shape, classes = logits.shape[:at] + logits.shape[at + 1 :], logits.shape[at]
@@ -112,6 +120,8 @@ def cross_entropy(
     if not isinstance(return_lse, bool):
         raise TypeError(f"return_lse={return_lse!r} is a {type(return_lse).__name__}: True or False would do")
     operands = (logits, goal, of_classes, of_rows)
+    if any_order:
+        return _of_any_order(operands, return_lse, tokens_of(tokens, tuple(shape), device), o)
     if (type(riders) is tuple and not riders) and tokens is None and kl_to is None:
         loss, lse = loss_ops.LOSS(*operands, int(return_lse), *o)
         return Loss(loss, lse) if return_lse else loss
@@ -121,6 +131,18 @@ def cross_entropy(
         return _report(operands, names, chosen, _other(kl_to, logits), o)
     name = next(n for n in ("correct", "rank") if n in names)
     raise ValueError(f"riders has {name!r} with class probabilities: class indices would do")
+
+
+def _of_any_order(
+    operands: tuple[Any, ...], return_lse: bool, tokens: Tensor | None, o: loss_options.Options
+) -> Any:
+    logits, targets = operands[:2]
+    exact_losses.served(targets.is_floating_point(), o.temperature, memory.NUMPY[wide_of(logits)])
+    report = tokens is not None
+    loss, lse, chosen = loss_any_ops.LOSS(*operands, tokens, int(return_lse or report), *o)
+    if report:
+        return LossReport(loss, lse, log_probabilities=chosen)
+    return Loss(loss, lse) if return_lse else loss
 
 
 def _report(operands: tuple[Any, ...], names: tuple[str, ...], tokens: Any, kl_to: Any, o: Any) -> LossReport:

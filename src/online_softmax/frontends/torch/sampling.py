@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -10,9 +11,12 @@ import torch
 from .. import checks as arguments
 from .. import sampling as arrays
 from . import checks, memory, mode
+from .loss_batching import one_by_one
 from .registry import Op
 
 _WORD = 1 << 64
+_ROW: Final = "row"
+_Kernel = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
 class Sample(NamedTuple):
@@ -25,7 +29,7 @@ class Sample(NamedTuple):
 def sample(
     logits: torch.Tensor, axis: Any = -1, *, dim: Any = None, temperature: Any = 1.0, top_k: Any = None,
     top_p: Any = None, min_p: Any = None, seed: Any = None, draw: int = 0, origin: tuple[int, int] = (0, 0),
-    generator: torch.Generator | None = None,
+    generator: torch.Generator | None = None, order: str = "row",
 ) -> Sample:  # fmt: skip
     """One token a row, drawn from softmax(logits / temperature) as the filters leave it.
 
@@ -39,6 +43,10 @@ def sample(
             generator, so that torch.manual_seed governs it.
         draw, origin: as in `online_softmax.sample`; draw up to 2**64 - 1.
         generator: only without a seed.
+        order: "row": log-probabilities depend on the instruction set in their last bits, and tokens on the C
+            library's logarithm where two keys agree to the last bits. "any": both have the same bits on any
+            machine, those of `online_softmax.sample` with order="any"; the log-probability is then minus the
+            loss of `cross_entropy` with order="any" and the same temperature.
 
     Returns: Sample(tokens int64, log_probabilities) of the rows' shape; float32, float64 for float64 logits.
     A row that has no distribution gives -1 and NaN. Nothing is differentiable.
@@ -47,7 +55,8 @@ def sample(
     before anything is drawn; RuntimeError for tensors of two devices. Shards of a vocabulary merge as NumPy
     arrays: `online_softmax.sample(..., return_state=True)`.
 
-    Cost: one read of logits, with top_p or min_p two. In torch.func.vmap one call an element of the batch.
+    Cost: one read of logits, with top_p or min_p two (order="any": as `online_softmax.sample`). In
+    torch.func.vmap one call an element of the batch.
     """
     x = checks.tensor(logits, "logits", converted=True)
     if not x.ndim:
@@ -67,7 +76,8 @@ def sample(
         raise TypeError("temperature is None: a number of at least 0 would do")
     row, token = arrays.place_of(origin)
     word = arrays.word(draw, "draw")
-    return Sample(*_SAMPLE(x.detach(), _seed(seed, generator), *options, over, _signed(word), row, token))
+    op = _SAMPLE_ANY if order is not _ROW and arguments.order(order) else _SAMPLE
+    return Sample(*op(x.detach(), _seed(seed, generator), *options, over, _signed(word), row, token))
 
 
 def _signed(word: int) -> int:
@@ -105,18 +115,21 @@ def _option(value: Any, name: str, x: torch.Tensor) -> torch.Tensor | None:
     return torch.full((), value, dtype=torch.int64 if whole else torch.float64, device=x.device)
 
 
-def _cpu(
-    x: torch.Tensor, seed: torch.Tensor, temperature: torch.Tensor, top_k: Any, top_p: Any, min_p: Any,
-    dim: int, draw: int, row: int, token: int,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    tokens, found = arrays.sample(
-        memory.array(x), dim, temperature=memory.array(temperature), top_k=memory.optional(top_k),
-        top_p=memory.optional(top_p), min_p=memory.optional(min_p), seed=int(seed) % _WORD,
-        draw=draw % _WORD, origin=(row, token), threads=mode.threads(),
-    )  # fmt: skip
-    shape = [n for d, n in enumerate(x.shape) if d != dim]
-    made = [memory.tensor(np.ascontiguousarray(part)).reshape(shape) for part in (tokens, found)]
-    return made[0], made[1]
+def _cpu(order: str) -> _Kernel:
+    def kernel(
+        x: torch.Tensor, seed: torch.Tensor, temperature: torch.Tensor, top_k: Any, top_p: Any, min_p: Any,
+        dim: int, draw: int, row: int, token: int,
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        tokens, found = arrays.sample(
+            memory.array(x), dim, temperature=memory.array(temperature), top_k=memory.optional(top_k),
+            top_p=memory.optional(top_p), min_p=memory.optional(min_p), seed=int(seed) % _WORD,
+            draw=draw % _WORD, origin=(row, token), order=order, threads=mode.threads(),
+        )  # fmt: skip
+        shape = [n for d, n in enumerate(x.shape) if d != dim]
+        made = [memory.tensor(np.ascontiguousarray(part)).reshape(shape) for part in (tokens, found)]
+        return made[0], made[1]
+
+    return kernel
 
 
 def _fake(x: torch.Tensor, seed: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any, dim: int,
@@ -126,19 +139,21 @@ def _fake(x: torch.Tensor, seed: Any, temperature: Any, top_k: Any, top_p: Any, 
     return x.new_empty(shape, dtype=torch.int64), x.new_empty(shape, dtype=wide)
 
 
-def _vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-    # Rows are numbered anew in each, as in a loop.
-    made = [
-        torch.ops.online_softmax.sample(
-            *(a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True))
-        )
-        for i in range(info.batch_size)
-    ]
-    return tuple(torch.stack(part) for part in zip(*made, strict=True)), (0, 0)
+def _alone(name: str) -> Callable[..., Any]:
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        # Rows are numbered anew in each, as in a loop.
+        return one_by_one(getattr(torch.ops.online_softmax, name), info, in_dims, args)
+
+    return vmap
 
 
-_SAMPLE = Op(
-    "sample(Tensor logits, Tensor seed, Tensor temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, "
-    "int dim, int draw, int row, int token) -> (Tensor, Tensor)",
-    cpu=_cpu, fake=_fake, vmap=_vmap,
-)  # fmt: skip
+def _op(name: str, order: str) -> Op:
+    return Op(
+        f"{name}(Tensor logits, Tensor seed, Tensor temperature, Tensor? top_k, Tensor? top_p, "
+        "Tensor? min_p, int dim, int draw, int row, int token) -> (Tensor, Tensor)",
+        cpu=_cpu(order), fake=_fake, vmap=_alone(name),
+    )  # fmt: skip
+
+
+_SAMPLE = _op("sample", "row")
+_SAMPLE_ANY = _op("sample_any", "any")
