@@ -23,6 +23,7 @@ from benchmarks import THREADS, record
 from benchmarks.cases import Workload
 from benchmarks.contender import Contender
 from benchmarks.data import like, scores
+from benchmarks.markdown import markdown
 from benchmarks.measure import interleave, warm
 from online_softmax import _core, cpu, cpu_exact, exact
 
@@ -124,20 +125,26 @@ def merge(quick: bool, budget: float) -> dict[str, Any]:
     }
 
 
-def table(results: list[dict[str, Any]]) -> Table:
-    """The results for a terminal."""
-    grid = Table(title="milliseconds, medians of one run, interleaved")
-    for heading in ("case", "default, or copy", ANY, "ratio", "goal"):
-        grid.add_column(heading, justify="left" if heading == "case" else "right")
+HEADINGS = ("case", "default, or copy, ms", f"{ANY}, ms", "ratio", "goal")
+
+
+def rows_of(results: list[dict[str, Any]]) -> list[list[str]]:
+    """The cells of a table, a line a case."""
+    lines = []
     for result in results:
         seconds, least = result["seconds"], result["name"].startswith("merge")
         other = seconds[COPY if least else DEFAULT]
         met = result["ratio"] >= result["goal"] if least else result["ratio"] <= result["goal"]
-        goal = f"{'>=' if least else '<='} {result['goal']:g}" + ("" if met else " missed")
-        grid.add_row(
-            result["name"], f"{other * 1e3:.3f}", f"{seconds[ANY] * 1e3:.3f}", f"{result['ratio']:.2f}", goal
-        )
-    return grid
+        goal = f"{'at least' if least else 'at most'} {result['goal']:g}" + ("" if met else ", missed")
+        numbers = f"{other * 1e3:.3f}", f"{seconds[ANY] * 1e3:.3f}", f"{result['ratio']:.2f}"
+        lines.append([result["name"], *numbers, goal])
+    return lines
+
+
+def text(data: dict[str, Any]) -> str:
+    """The Markdown table of exact_rows.json."""
+    title = f"Rows with {ANY} beside the default, and the merge of states beside a copy of memory:"
+    return f"{title}\n\n{markdown(HEADINGS, rows_of(data['results']), 1)}"
 
 
 def main() -> None:
@@ -149,7 +156,12 @@ def main() -> None:
     results = [measure(case, budget) for case in cases(arguments.quick)]
     results.append(merge(arguments.quick, budget))
     console = Console(width=None if Console().is_terminal else 190)
-    console.print(table(results))
+    grid = Table(title="medians of one run, interleaved")
+    for heading in HEADINGS:
+        grid.add_column(heading, justify="left" if heading == "case" else "right")
+    for cells in rows_of(results):
+        grid.add_row(*cells)
+    console.print(grid)
     body = {"results": results, "seconds": time.perf_counter() - begin}
     console.print(f"wrote {record.write('exact_rows', body, arguments.quick)}")
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import attention_table, exact_accuracy, faces_table, losses_table, record
+from benchmarks import attention_table, exact_accuracy, exact_rows, faces_table, losses_table, record
 from benchmarks.cases import JAX, ORT_OUT, OURS_OUT, SCIPY, TORCH_OUT
 from benchmarks.markdown import markdown
 
@@ -199,8 +199,10 @@ def main() -> None:
     more += [] if calls is None else [faces_table.calls(calls)]
     more += [] if jax is None else [faces_table.jax(jax)]
     faces += [] if jax is None else [faces_table.jax_summary(jax)]
-    any_order = record.read("exact_accuracy", arguments.quick)
-    more += [] if any_order is None else [exact_accuracy.text(any_order)]
+    accuracy, speed = (record.read(name, arguments.quick) for name in ("exact_accuracy", "exact_rows"))
+    more += [] if accuracy is None else [exact_accuracy.text(accuracy)]
+    any_order = [] if speed is None else [exact_rows.text(speed)]
+    more += any_order
     (folder / "table.md").write_text("\n\n".join([text, *more]) + "\n")
     if importlib.util.find_spec("matplotlib") is None:
         print("matplotlib not installed: no figure")
