@@ -3,11 +3,12 @@
     python -m benchmarks.table [--name rows] [--readme README.md] [--quick]
 
 Writes results/table.md and results/softmax.svg; the tables of attention.json, attention_accuracy.json,
-losses.json, training.json, torch_calls.json, jax.json and exact_accuracy.json stand last, where these are
-there. With --readme it also puts the table without them between the lines `<!-- benchmarks: begin -->` and
-`<!-- benchmarks: end -->` of that file, results/report.txt, what `online-softmax report` printed, between
-those of `report`, and the summaries of attention, the losses and the frameworks' faces between those of
-`attention`, `losses` and `faces`, so that no figure is copied by hand.
+losses.json, training.json, torch_calls.json, jax.json, exact_accuracy.json and exact_rows.json stand last,
+where these are there. With --readme it also puts the table without them between the lines
+`<!-- benchmarks: begin -->` and `<!-- benchmarks: end -->` of that file, results/report.txt, what
+`online-softmax report` printed, between those of `report`, and the summaries of attention, the losses, the
+frameworks' faces and rows in any order between those of `attention`, `losses`, `faces` and `any`, so that no
+figure is copied by hand.
 """
 
 from __future__ import annotations
@@ -219,6 +220,8 @@ def main() -> None:
             into_readme(arguments.readme, "losses", losses_table.summary(losses))
         if faces:
             into_readme(arguments.readme, "faces", "\n\n".join(faces))
+        if any_order:
+            into_readme(arguments.readme, "any", "\n\n".join(any_order))
     print(f"wrote {folder / 'table.md'}")
 
 
