@@ -107,6 +107,8 @@ def test_a_rounding_mode_set_later_is_refused(mode: int) -> None:
     code = f"""{SETUP}
 q = x[:3, :64].reshape(1, 1, 3, 64)
 state = osm.ExactState.of(x[:2])
+parts = osm.ExactAttentionState.of(q, q, q)
+drawn = osm.sample(x[:2], order="any", return_state=True)
 calls = (
     lambda: osm.softmax(x[:2], order="any"),
     lambda: osm.logsumexp(x[:2], order="any"),
@@ -116,6 +118,11 @@ calls = (
     lambda: osm.ExactState.of(x[:2]),
     lambda: state.lse,
     lambda: state.prob(x[:2]),
+    lambda: parts.output,
+    lambda: parts.lse,
+    lambda: parts.with_sinks(0.5),
+    lambda: osm.ExactAttentionState.of_partial(q[0, 0], np.ones(3), np.zeros(3)),
+    lambda: drawn.log_probabilities,
 )
 for call in calls:
     call()
@@ -131,7 +138,7 @@ for call in calls:
 for call in calls:
     call()
 """
-    assert run(code) == "11111111"
+    assert run(code) == "1" * 13
 
 
 @glibc

@@ -106,6 +106,7 @@ def test_two_rounds_of_a_collective_give_the_merged_state(dtype: Any) -> None:
         states = [ExactState.of(p) for p in np.array_split(x, parts, axis=-1)]
         key = np.max([s.key() for s in states], axis=0)
         total = np.sum([s.sums(key) for s in states], axis=0)
+        assert ExactState.from_reduced(key, total) == ExactState.of(x)
         assert ExactState.from_reduced(key, total, dtype) == ExactState.of(x)
 
 
@@ -194,6 +195,16 @@ def test_kinds_versions_and_dtypes_never_mix() -> None:
         ExactState.from_bytes(newer)
     with pytest.raises(ValueError, match="kind 33"):
         ExactState.from_bytes(_sealed(np.float32(0), [1 << 0, 0, 0], kind=33))
+
+
+def test_what_numpy_cannot_read_is_named() -> None:
+    class Tensor:
+        def __array__(self, *_: object, **__: object) -> Any:
+            raise TypeError("Got unsupported ScalarType BFloat16")
+
+    for kind in (ExactState, SoftmaxState):
+        with pytest.raises(TypeError, match=r"x could not be read as an array: Got unsupported.* would do"):
+            kind.of(Tensor())  # type: ignore[arg-type]
 
 
 def test_bad_arguments() -> None:

@@ -99,6 +99,7 @@ def identity(shape: tuple[int, ...], dv: int, form: Format) -> Sums:
 def partial(pivot: Array, weight: Array, o: Array, form: Format) -> Sums:
     """The sums of one partial a row: pivot and weight (...), o (..., dv), float64 or the format's dtype.
     A row that saw nothing has a pivot of -inf and a weight of 0."""
+    exact.nearest()
     with np.errstate(all="ignore"):
         broken = np.isnan(weight) | np.isnan(pivot)
         plain = np.abs(pivot) <= LARGE
@@ -157,6 +158,7 @@ def _total(a: Array) -> Array:
 
 def read(sums: Sums) -> tuple[Array, Array]:
     """(o, lse) in float64: 0 and -inf of nothing."""
+    exact.nearest()
     finite = np.isfinite(sums.level)
     total = _total(sums.a)
     weight = np.where(finite, total[..., 0], 1.0)

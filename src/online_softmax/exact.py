@@ -117,6 +117,20 @@ _SQRT_HALF_BITS: Final = 0x3FE6A09E667F3BCD
 _SERIES: Final = tuple(1.0 / d for d in range(3, 25, 2))
 #: Elements worked on at once.
 _PIECE: Final = 1 << 16
+_ONE: Final = float.fromhex("0x1p0")
+_TINY: Final = float.fromhex("0x1p-60")
+
+
+def rounds_to_nearest() -> bool:
+    """Whether this thread does, now: an operating system lets it choose."""
+    return _ONE + _TINY == _ONE and _ONE - _TINY == _ONE
+
+
+def nearest() -> None:
+    """Raises RuntimeError where this thread does not round to nearest: its results would have other bits."""
+    if not rounds_to_nearest():
+        would = "fesetround(FE_TONEAREST) before the call would do"
+        raise RuntimeError(f'order="any" is refused: this thread does not round to nearest: {would}')
 
 
 def format_of(dtype: np.dtype[Any]) -> Format:
@@ -237,6 +251,7 @@ def _top(m: Array, form: Format) -> Array:
 
 def state(x: Array, form: Format) -> State:
     """The states of the rows of x, whose last axis is reduced; x of `form.dtype`."""
+    nearest()
     m = canonical(np.max(x, axis=-1, initial=-np.inf), form)
     a = np.zeros((*m.shape, form.slices), np.int64)
     plain, b = _plain(m, form), _top(m, form)
@@ -256,6 +271,7 @@ def state(x: Array, form: Format) -> State:
 
 def merge(left: State, right: State, form: Format) -> State:
     """The state of what either has seen. Shapes are one and the same."""
+    nearest()
     (m_a, a), (m_b, b) = left, right
     with np.errstate(invalid="ignore"):
         lower = m_a < m_b
@@ -330,6 +346,7 @@ def log_sum(m: Array, a: Array, form: Format) -> Array:
 
 def lse(m: Array, a: Array, form: Format) -> Array:
     """Natural logarithm of the sum of exp; `form.dtype`."""
+    nearest()
     return (m.astype(np.float64) + log_sum(m, a, form)).astype(form.dtype)
 
 
@@ -352,6 +369,7 @@ def value(x: Array, m: Array, a: Array, form: Format) -> Array:
     """T(x)/V, the probability of x under the state: `form.dtype`. NaN where m is not finite or x is NaN.
 
     x has `form.dtype`, and the states broadcast to it."""
+    nearest()
     plain, finite = _plain(m, form), np.isfinite(m)
     pivot = np.where(finite, m, form.dtype.type(0))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -369,6 +387,7 @@ def value(x: Array, m: Array, a: Array, form: Format) -> Array:
 
 def log_value(x: Array, m: Array, a: Array, form: Format) -> Array:
     """(x - m) - log(V/T(m)), the log-probability of x under the state. Shapes and NaN as in `value`."""
+    nearest()
     with np.errstate(invalid="ignore", over="ignore"):
         y = (x.astype(np.float64) - m.astype(np.float64)) - log_sum(m, a, form)
         y = y.astype(form.dtype)

@@ -262,12 +262,19 @@ class ExactState:
         return self._joint((self._m, self._a), (m, np.zeros_like(self._a)))[1]
 
     @classmethod
-    def from_reduced(cls, key: ArrayLike, a: ArrayLike, dtype: DTypeLike = np.float32) -> Self:
+    def from_reduced(cls, key: ArrayLike, a: ArrayLike, dtype: DTypeLike | None = None) -> Self:
         """The merged states from the maximum of the keys and the sum of the `sums` of all parts.
+
+        a has to be the sum of what `sums(key)` gave for this key, and not of the states' own `a`: these
+        belong to other maxima, which nothing here can see. dtype: the states'; by default that which has so
+        many sums.
 
         Raises TypeError or ValueError as the constructor.
         """
-        wanted, joint = np.dtype(dtype), np.asarray(key)
+        joint, sums = np.asarray(key), np.asarray(a)
+        if dtype is None:
+            dtype = FLOAT64.dtype if sums.shape[-1:] == (FLOAT64.slices,) else FLOAT32.dtype
+        wanted = np.dtype(dtype)
         if wanted not in (FLOAT32.dtype, FLOAT64.dtype):
             raise TypeError(f"dtype={wanted} is not a state's: float32 or float64 would do")
         if joint.dtype != np.int64:

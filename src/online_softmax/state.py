@@ -141,7 +141,11 @@ def real(values: ArrayLike, name: str) -> Array:
     """
     if isinstance(values, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, whose mask would be lost: pass its data and where=")
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except (TypeError, RuntimeError) as error:  # tensors of PyTorch that NumPy cannot read
+        hint = "t.detach().cpu().numpy() of a tensor would do, in bfloat16 of its float32"
+        raise TypeError(f"{name} could not be read as an array: {error} ({hint})") from error
     if array.dtype.kind in "iub":
         return array.astype(_FLOAT64)
     if array.dtype in _FLOAT8:

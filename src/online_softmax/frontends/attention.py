@@ -120,11 +120,12 @@ def attention(
     )
     if state_wanted and lse_wanted:
         raise ValueError("return_lse and return_state were both given: a state has the lse, one would do")
-    if state_wanted and sinks is not None:
-        raise ValueError(
-            "sinks with return_state would be counted in every state: AttentionState.with_sinks would do"
-        )
     exact = checks.order(order)
+    if state_wanted and sinks is not None:
+        kind = "ExactAttentionState" if exact else "AttentionState"
+        raise ValueError(
+            f"sinks with return_state would be counted in every state: {kind}.with_sinks would do"
+        )
     call = described(q, k, v, options)
     if exact:
         exact_attention.check(call, isa)

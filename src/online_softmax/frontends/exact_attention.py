@@ -6,7 +6,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from .. import attention_exact, attention_sums, cpu, cpu_attention, cpu_exact
+from .. import attention_exact, attention_sums, cpu, cpu_attention, cpu_exact, exact
 from ..attention_sums import TILE, Sums
 from . import checks
 from .attention_call import Call, Options, described
@@ -17,7 +17,7 @@ _FAR: Final = 1 << 62
 
 
 class ExactAttentionState(attention_exact.ExactAttentionState):
-    """`online_softmax.attention_exact.ExactAttentionState` of queries, keys and values, on the core."""
+    __doc__ = attention_exact.ExactAttentionState.__doc__
 
     @classmethod
     def _joint(cls, left: Sums, right: Sums) -> Sums:
@@ -25,6 +25,7 @@ class ExactAttentionState(attention_exact.ExactAttentionState):
 
     @classmethod
     def _results(cls, sums: Sums) -> tuple[Array, Array]:
+        exact.nearest()
         return cpu_attention.read(sums)
 
     @classmethod

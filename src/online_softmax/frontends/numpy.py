@@ -68,7 +68,7 @@ class SoftmaxState(state.SoftmaxState):
 
 
 class ExactState(exact_state.ExactState):
-    """`online_softmax.exact_state.ExactState` on the native core."""
+    __doc__ = exact_state.ExactState.__doc__
 
     @classmethod
     def _block_state(cls, x: Array, axes: tuple[int, ...], where: Array | None) -> tuple[Array, Array]:
@@ -102,8 +102,12 @@ def softmax(
         out: array of x's shape and the result's format, written and returned: x itself, or memory apart
             from it.
         dtype: format of the result; x is rounded to it first. Default: x's own, float64 for integers.
+        order: "row": the bits of a row depend on the row, its layout, the format, the instruction set and the
+            algorithm. "any": on its elements alone, in whatever order, parts, threads or machine
+            (docs/same_bits.md).
 
     Raises:
+        RuntimeError: with order="any", arithmetic that is not as IEEE 754 has it, rounded to nearest.
         TypeError: x, axis, where, out, dtype, threads of a wrong kind.
         ValueError: axis out of range or twice; axis and dim both given; where not broadcastable; out of
             another shape, read-only, or overlapping x in part; an unknown algorithm, precision, order or
@@ -145,7 +149,8 @@ def log_softmax(
 
     Arguments, errors and cost as for `softmax`; what `where` leaves out gives -inf (NaN in float8_e4m3fn,
     which has no infinity). Near 0 the result keeps its relative accuracy: the largest term is taken out of
-    the sum (log1p).
+    the sum (log1p). With order="any" it does down to about 1e-11 (float64: 1e-27); the grid of that state
+    ends at 2**-44 (2**-96) of the largest term.
     """
     if (
         type(x) is _ndarray and (axis is LAST_AXIS or axis is _MINUS_ONE) and algorithm is _AUTO
@@ -184,12 +189,13 @@ def logsumexp(
         keepdims: keep each reduced axis with length 1.
         return_sign: return the pair (log(abs(sum)), sign) with sign -1, 0 or 1; a negative sum
             gives NaN otherwise.
+        order: as for `softmax`, without weights.
 
     Raises: as `softmax`; TypeError or ValueError for b alike.
 
     Within 1/4 of 0 the sum is made in double, so that results near 0 keep their relative accuracy; with
-    weights they do not. A float16 or bfloat16 result is rounded to that format; the `lse` of `softmax_topk`
-    and of a state is not.
+    weights they do not, and with order="any" their error is absolute. A float16 or bfloat16 result is rounded
+    to that format; the `lse` of `softmax_topk` and of a state is not.
 
     Cost: one read of x. Weights are read as float64 and the exponentials are then made in double. A
     scalar is returned where no axis is left.
@@ -253,6 +259,8 @@ def softmax_topk(
     Returns: `TopK(values, indices, lse)`. values: probabilities in x's format, x's shape with k in place of
     the axis, descending by logit, ties by the lower index (NaN counts as the largest). indices: int64, the
     same shape. lse: x's shape without the axis; float32, or float64 where x is.
+
+    order: as for `softmax`; which entries come first no order changes.
 
     Raises: as `softmax`; ValueError for k outside 0 to the axis' length, and for a 0-d x.
 

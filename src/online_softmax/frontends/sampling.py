@@ -65,10 +65,10 @@ def sample(
             they need the whole row. A logit that is past float64's range over the temperature is infinite.
         order: "row": log-probabilities depend on the instruction set in their last bits, and tokens on the C
             library's logarithm where two keys agree to the last bits. "any": both have the same bits on any
-            machine and for any cut; the log-probability is that of `ExactState`, and so minus the loss of
-            `cross_entropy` with order="any" and the same temperature. Scores are logits / temperature, one
-            division in float32 (float64), infinite past its range. Filters go by exact sums. return_state
-            gives an `ExactSampleState`.
+            machine and for any cut; the log-probability is that of `ExactState`, and so, without filters,
+            minus the loss of `cross_entropy` with order="any" and the same temperature. Scores are logits /
+            temperature, one division in float32 (float64), infinite past its range. Filters go by exact sums.
+            return_state gives an `ExactSampleState`.
 
     Returns: Sample(tokens, log_probabilities) of the rows' shape (that of logits without axis): int64, and
         the natural log of the token's probability under what was drawn from, float32 (float64 for float64

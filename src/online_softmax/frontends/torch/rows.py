@@ -66,7 +66,7 @@ def log_softmax(
 ) -> torch.Tensor:  # fmt: skip
     """x - logsumexp(x) over `axis`, without the cancellation of that formula.
 
-    Arguments, errors and cost as for `softmax`; what `where` leaves out gives -inf.
+    Arguments (order too), errors and cost as for `softmax`; what `where` leaves out gives -inf.
     """
     if (
         where is None and dtype is None and order is _ROW

@@ -45,8 +45,8 @@ def sample(
         generator: only without a seed.
         order: "row": log-probabilities depend on the instruction set in their last bits, and tokens on the C
             library's logarithm where two keys agree to the last bits. "any": both have the same bits on any
-            machine, those of `online_softmax.sample` with order="any"; the log-probability is then minus the
-            loss of `cross_entropy` with order="any" and the same temperature.
+            machine, those of `online_softmax.sample` with order="any"; the log-probability is then, without
+            filters, minus the loss of `cross_entropy` with order="any" and the same temperature.
 
     Returns: Sample(tokens int64, log_probabilities) of the rows' shape; float32, float64 for float64 logits.
     A row that has no distribution gives -1 and NaN. Nothing is differentiable.
