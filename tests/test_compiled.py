@@ -34,12 +34,12 @@ def fresh(*arguments: str, **env: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def results(tmp_path_factory, made_once):
     """The output of the script that compiles the samples, from an empty cache."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed")
-    folder = tmp_path_factory.mktemp("triton")
-    return json.loads(fresh(str(SAMPLES / "inspect_samples.py"), TRITON_CACHE_DIR=str(folder)))
+    folder, script = tmp_path_factory.mktemp("triton"), str(SAMPLES / "inspect_samples.py")
+    return json.loads(made_once("samples.json", lambda: fresh(script, TRITON_CACHE_DIR=str(folder))))
 
 
 @pytest.mark.parametrize("target", TARGETS)

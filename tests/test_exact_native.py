@@ -205,7 +205,7 @@ def test_arguments_are_checked() -> None:
 
 
 def run(code: str) -> str:
-    paths = os.pathsep.join((str(ROOT / "src"), str(ROOT / "tests")))
+    paths = os.pathsep.join((str(ROOT / "tests"), *filter(None, sys.path)))
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths}
     )

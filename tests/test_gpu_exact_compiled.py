@@ -29,23 +29,27 @@ FUSED = 13
 
 
 @pytest.fixture(scope="module", params=TARGETS)
-def compiled(request, tmp_path_factory):
+def compiled(request, tmp_path_factory, made_once):
     """(target, what the script found there), from an empty cache and without the interpreter."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed")
-    clean = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    clean["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    clean["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(SCRIPT), request.param, *TARGETS[request.param]],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env=clean,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return request.param, json.loads(done.stdout)
+
+    def make():
+        clean = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+        clean["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        clean["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
+        done = subprocess.run(
+            [sys.executable, "-W", "error", str(SCRIPT), request.param, *TARGETS[request.param]],
+            capture_output=True,
+            text=True,
+            timeout=600,
+            env=clean,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return request.param, json.loads(made_once(f"{SCRIPT.stem}_{request.param}.json", make))
 
 
 def test_every_kernel_is_there(compiled):
