@@ -160,23 +160,6 @@ void attention_sums_merge(const AttentionSums& to, const AttentionSums& from, in
   }
 }
 
-// log(1 + u), as online_softmax/exact.py has it.
-OSM_INLINE double exact_log1p(double u) {
-  const auto fused = [](double a, double b, double c) {
-    double lanes[F64::W];
-    store(lanes, fma(F64::set(a), F64::set(b), F64::set(c)));
-    return lanes[0];
-  };
-  const double r = 1 + u, back = r - 1, c = (1 - (r - back)) + (u - back);
-  const int64_t k = (bits_of(r) - 0x3fe6a09e667f3bcd) >> 52;
-  const double scale = double_of((1023 - k) << 52), z = (r * scale - 1) + c * scale;
-  const double s = z / (2 + z), square = s * s, twice = s + s;
-  double q = 1.0 / 23;
-  for (int d = 21; d >= 3; d -= 2) q = fused(q, square, 1.0 / d);
-  const double series = fused(twice * square, q, twice), whole = (double)k;
-  return fused(whole, 0x1.62e42fefa39efp-1, fused(whole, 0x1.abc9e3b39803fp-56, series));
-}
-
 // What the sums of a row come to, each number rounded once.
 template <class S>
 void attention_sums_read(const AttentionSums& from, int64_t dv, void* to, double* lse) {
@@ -209,5 +192,5 @@ void attention_sums_read(const AttentionSums& from, int64_t dv, void* to, double
   double f = double_of((bits_of(weight) & ~((int64_t)0x7ff << 52)) | (int64_t)1022 << 52);
   const bool small = f < 0.75;
   const double exponent = (double)(e - small + kSumWidth * (int64_t)sums.bins[0]);
-  *lse = (double)sums.level + (exponent * 0x1.62e42fefa39efp-1 + exact_log1p((small ? f * 2 : f) - 1));
+  *lse = (double)sums.level + (exponent * 0x1.62e42fefa39efp-1 + same_log1p((small ? f * 2 : f) - 1));
 }

@@ -1,6 +1,7 @@
 // What an instruction set offers for attention: a tile of query rows against a chunk of keys and values, forward and
 // backward.
 #pragma once
+#include "same_log.h"
 #include "table.h"
 
 namespace osm {

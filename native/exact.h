@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "same_log.h"
+
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)
 #error "the law of exact.py does not survive reassociation: no -ffast-math here"
 #endif
@@ -227,20 +229,6 @@ inline double total_of(const int64_t* a) {
   return total;
 }
 
-// log(1 + u), u >= 0, within 2 ulp.
-inline double exact_log1p(double u) {
-  constexpr double series[] = {1.0 / 3,  1.0 / 5,  1.0 / 7,  1.0 / 9,  1.0 / 11, 1.0 / 13,
-                               1.0 / 15, 1.0 / 17, 1.0 / 19, 1.0 / 21, 1.0 / 23};
-  const double r = 1.0 + u, back = r - 1.0, c = (1.0 - (r - back)) + (u - back);
-  const int64_t k = (int64_t)(bits_of(r) - 0x3FE6A09E667F3BCDull) >> 52;
-  const double scale = power_of_2(-k), z = (r * scale - 1.0) + c * scale;
-  const double s = z / (2.0 + z), square = s * s, twice = s + s;
-  double q = series[10];
-  for (int i = 9; i >= 0; --i) q = __builtin_fma(q, square, series[i]);
-  const double sum = __builtin_fma(twice * square, q, twice), whole = (double)k;
-  return __builtin_fma(whole, 0x1.62e42fefa39efp-1, __builtin_fma(whole, 0x1.abc9e3b39803fp-56, sum));
-}
-
 // V - T(m) and T(m) in units of the top slice, m finite; where equal elements are counted, their number less 1, and 1.
 struct Rest {
   double rest, own;
@@ -265,7 +253,7 @@ template <class S>
 inline double log_sum_of(const ExactState<S>& st) {
   if (!is_finite(st.m)) return 0;
   const Rest r = rest_of(st);
-  return exact_log1p(r.rest / r.own);
+  return same_log1p(r.rest / r.own);
 }
 template <class S>
 inline S lse_of(const ExactState<S>& st) {
@@ -298,7 +286,7 @@ inline Divisor<S> divisor_of(const ExactState<S>& st, bool logs) {
   if (!d.finite) return d;
   const Rest r = rest_of(st, &d.b);
   const double sum = r.rest + r.own;
-  if (logs) d.log_sum = exact_log1p(r.rest / r.own);
+  if (logs) d.log_sum = same_log1p(r.rest / r.own);
   d.k = (int64_t)(bits_of(sum) >> 52 & 0x7ff) - 1023;
   const double v = number_of((bits_of(sum) & uint64_t{0x800fffffffffffff}) | uint64_t{0x3ff0000000000000}),
                one = 1.0 / v;

@@ -23,7 +23,7 @@ static inline double same_log_of(double r, double c) {
   return __builtin_fma(whole, 0x1.62e42fefa39efp-1, __builtin_fma(whole, 0x1.abc9e3b39803fp-56, sum));
 }
 static inline double same_log(double x) { return same_log_of(x, 0.0); }
-// |u| up to 1/2.
+// log(1 + u), u from -1/2 on.
 static inline double same_log1p(double u) {
   const double r = 1.0 + u, back = r - 1.0;
   return same_log_of(r, (1.0 - (r - back)) + (u - back));

@@ -144,23 +144,11 @@ def merge(left: Sums, right: Sums) -> Sums:
     return Sums(level, bins, a, odd)
 
 
-def _total(a: Array) -> Array:
-    """Sums of slices as doubles, in units of the top slice; the lower ones are first brought below a unit."""
-    digits = [a[..., k] for k in range(a.shape[-1])]
-    for k in range(len(digits) - 1, 0, -1):
-        digits[k - 1] = digits[k - 1] + (digits[k] >> WIDTH)
-        digits[k] = digits[k] & ((1 << WIDTH) - 1)
-    total = digits[-1].astype(np.float64)
-    for digit in digits[-2::-1]:
-        total = total * 2.0**-WIDTH + digit.astype(np.float64)
-    return np.asarray(total)
-
-
 def read(sums: Sums) -> tuple[Array, Array]:
     """(o, lse) in float64: 0 and -inf of nothing."""
     exact.nearest()
     finite = np.isfinite(sums.level)
-    total = _total(sums.a)
+    total = exact.total(sums.a, WIDTH)
     weight = np.where(finite, total[..., 0], 1.0)
     bins = np.where(sums.bins == NONE, 0, sums.bins).astype(np.int64)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -191,7 +179,7 @@ def possible(sums: Sums) -> bool:
     top = (2**31 + 1100) // WIDTH + 1
     good &= bool(np.all((bins == NONE) | (np.abs(bins.astype(np.int64)) <= top)))
     good &= not np.any(a[bins == NONE])
-    return good and not beyond(sums) and bool(np.all(_total(a)[..., 0][finite] > 0))
+    return good and not beyond(sums) and bool(np.all(exact.total(a, WIDTH)[..., 0][finite] > 0))
 
 
 def beyond(sums: Sums) -> bool:

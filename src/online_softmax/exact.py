@@ -296,15 +296,16 @@ def merge(left: State, right: State, form: Format) -> State:
     return m, np.where(empty[..., None], 0, sums)
 
 
-def total(a: Array, form: Format) -> Array:
-    """Sums of slices as doubles, in units of the top slice; the lower ones are first brought below a unit."""
-    digits = [a[..., k] for k in range(form.slices)]
-    for k in range(form.slices - 1, 0, -1):
-        digits[k - 1] = digits[k - 1] + (digits[k] >> form.width)
-        digits[k] = digits[k] & ((1 << form.width) - 1)
+def total(a: Array, width: int) -> Array:
+    """Sums of slices of `width` bits as doubles, in units of the top slice; the lower ones are first brought
+    below a unit."""
+    digits = [a[..., k] for k in range(a.shape[-1])]
+    for k in range(len(digits) - 1, 0, -1):
+        digits[k - 1] = digits[k - 1] + (digits[k] >> width)
+        digits[k] = digits[k] & ((1 << width) - 1)
     found = digits[-1].astype(np.float64)
     for digit in digits[-2::-1]:
-        found = found * 2.0**-form.width + digit.astype(np.float64)
+        found = found * 2.0**-width + digit.astype(np.float64)
     return np.asarray(found)
 
 
@@ -334,7 +335,9 @@ def rest_of(m: Array, a: Array, form: Format) -> tuple[Array, Array]:
     b = bin_of(n, form)
     own = np.where(plain[..., None], slices(p, n, b, form), 0)
     own[..., 0] = np.where(plain, own[..., 0], 1)
-    return total(a - own, form), np.where(plain, np.ldexp(p, (n - form.width * b).astype(np.int32)), 1.0)
+    return total(a - own, form.width), np.where(
+        plain, np.ldexp(p, (n - form.width * b).astype(np.int32)), 1.0
+    )
 
 
 def log_sum(m: Array, a: Array, form: Format) -> Array:

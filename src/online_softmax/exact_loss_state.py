@@ -224,5 +224,5 @@ def others_share(x: Array, m: Array, a: Array, form: Format) -> Array:
     own[..., 0] += finite & ~plain & (x == m)
     rest, first = exact.rest_of(top, sums, form)
     with np.errstate(invalid="ignore", divide="ignore"):
-        share = exact.total(sums - own, form) / (rest + first)
+        share = exact.total(sums - own, form.width) / (rest + first)
     return np.where(finite, np.minimum(share, 1.0), np.nan)

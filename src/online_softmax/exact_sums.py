@@ -88,7 +88,9 @@ class Sums:
     def value(self) -> Array:
         """The sums in float64; one pattern for NaN."""
         with np.errstate(all="ignore"):
-            total = np.ldexp(exact.total(self.a, self.form), (self.form.width * self.top).astype(np.int32))
+            total = np.ldexp(
+                exact.total(self.a, self.form.width), (self.form.width * self.top).astype(np.int32)
+            )
             total = np.where(self.odd == 0, total, self.odd)
         return np.where(np.isnan(total), np.nan, total)
 
