@@ -91,10 +91,12 @@ Proof.
   rewrite Eh, El.
   assert (A : term x m / s <= high * (exp h / S) + tiny).
   { unfold Rdiv at 1. apply Rle_trans with ((high + tiny) * / s); [apply Rmult_le_compat_r; lra|].
-    assert (high * / s <= high * (exp h / S)) by (apply Rmult_le_compat_l; lra). nra. }
+    assert (high * / s <= high * (exp h / S)) by (apply Rmult_le_compat_l; lra).
+    assert (tiny * / s <= tiny * 1) by (apply Rmult_le_compat_l; lra). lra. }
   assert (B : low * (exp (- h) / S) - tiny <= term x m / s).
   { unfold Rdiv at 2. apply Rle_trans with ((low - tiny) * / s); [|apply Rmult_le_compat_r; lra].
-    assert (low * (exp (- h) / S) <= low * / s) by (apply Rmult_le_compat_l; lra). nra. }
+    assert (low * (exp (- h) / S) <= low * / s) by (apply Rmult_le_compat_l; lra).
+    assert (tiny * / s <= tiny * 1) by (apply Rmult_le_compat_l; lra). lra. }
   pose proof (exp_pos (- u)).
   assert (term x m / s * exp u <= (high * (exp h / S) + tiny) * exp u) by (apply Rmult_le_compat_r; lra).
   assert ((low * (exp (- h) / S) - tiny) * exp (- u) <= term x m / s * exp (- u)) by (apply Rmult_le_compat_r; lra).

@@ -264,7 +264,9 @@ Proof.
   destruct (Rle_or_lt (normal F) ((1 - err F E) * exp d)) as [C|C].
   - left. specialize (Hn C). apply Rabs_le_inv in Hn. lra.
   - right. pose proof (normal_range F). pose proof (tiny_range F).
-    assert (exp d <= 4 / 3 * normal F) by nra. split; [|lra]. nra.
+    assert (/ 2 * exp d <= (1 - err F E) * exp d) by (apply Rmult_le_compat_r; lra).
+    assert (err F E * exp d <= / 4 * exp d) by (apply Rmult_le_compat_r; lra).
+    assert (exp d < 2 * normal F) by lra. split; lra.
 Qed.
 
 Lemma term_near : forall x m, number x -> number m -> x <= m -> near e1 m (term x m) [(x, e1)].
@@ -352,20 +354,22 @@ Proof.
   assert (Hg : underflow K ts <= underflow (K + e1) (more e1 ts)).
   { rewrite underflow_more. assert (1 <= exp e1) by now apply exp_ge_1. nra. }
   pose proof (counts_more e1 K p m ts He Hpm C) as C'.
-  assert (A : s * r <= most p ts * r + 3 * underflow K ts * r) by nra.
-  assert (B : least p ts * r - 3 * underflow K ts * r <= s * r) by nra.
+  set (W := underflow K ts) in *. set (lo := least p ts) in *. set (hi := most p ts) in *.
+  assert (A : s * r <= (hi + 3 * W) * r) by (apply Rmult_le_compat_r; lra).
+  assert (B : (lo - 3 * W) * r <= s * r) by (apply Rmult_le_compat_r; lra).
+  set (bl := exp ((1 + u) * (p - m) - e1)) in *. set (bh := exp ((1 - u) * (p - m) + e1)) in *.
   destruct T as [[Hnr [Lr Ur]]|[Hsr [Lr Ur]]]; [left|right].
-  - split; [nra|]. split; [exact C'| |].
-    + rewrite (least_moved e1 p m). nra.
-    + rewrite (most_moved e1 p m). nra.
-  - split; [exact C'| |].
-    + rewrite (least_moved e1 p m).
-      assert (least p ts * exp ((1 + u) * (p - m) - e1) - least p ts * tiny <= least p ts * r) by nra.
-      assert (least p ts * tiny <= INR (length ts) * tiny) by nra.
-      assert (3 * underflow K ts * r <= 3 * underflow K ts * / 4) by (apply Rmult_le_compat_l; lra). lra.
-    + rewrite (most_moved e1 p m).
-      assert (most p ts * r <= most p ts * exp ((1 - u) * (p - m) + e1) + most p ts * tiny) by nra.
-      assert (3 * underflow K ts * r <= 3 * underflow K ts * / 4) by (apply Rmult_le_compat_l; lra). lra.
+  - assert (3 * W * r <= 3 * W * 1) by (apply Rmult_le_compat_l; lra).
+    split; [apply Rle_trans with (1 * r); [lra|apply Rmult_le_compat_r; lra]|]. split; [exact C'| |].
+    + rewrite (least_moved e1 p m). fold lo bl. assert (lo * bl <= lo * r) by (apply Rmult_le_compat_l; lra). lra.
+    + rewrite (most_moved e1 p m). fold hi bh. assert (hi * r <= hi * bh) by (apply Rmult_le_compat_l; lra). lra.
+  - assert (3 * W * r <= 3 * W * / 4) by (apply Rmult_le_compat_l; lra).
+    split; [exact C'| |].
+    + rewrite (least_moved e1 p m). fold lo bl.
+      assert (lo * (bl - tiny) <= lo * r) by (apply Rmult_le_compat_l; lra).
+      assert (lo * tiny <= INR (length ts) * tiny) by (apply Rmult_le_compat_r; lra). lra.
+    + rewrite (most_moved e1 p m). fold hi bh.
+      assert (hi * r <= hi * (bh + tiny)) by (apply Rmult_le_compat_l; lra). lra.
 Qed.
 
 Lemma rescale_near : forall K p m s ts, near K p s ts -> 1 <= s -> number p -> number m -> p <= m ->
