@@ -7,7 +7,7 @@
    p - 1 for a chain [chain_height]. *)
 
 From Coq Require Import ZArith Reals Psatz List.
-From OnlineSoftmax Require Import Rounding FloatSums FloatWeights FloatStreaming.
+From OnlineSoftmax Require Import Rounding FloatSums FloatTerms FloatWeights FloatStreaming.
 Import ListNotations.
 Open Scope R_scope.
 
@@ -187,6 +187,19 @@ Proof.
   intros d p H. pose proof (tree_near d p H) as T. destruct (run p) as [m s]. cbv zeta.
   destruct T as [[W _] Hs _ Hm]. simpl in *.
   pose proof (log_error F _ m s _ W Hs) as L. rewrite values_all in L. exact (L Hm).
+Qed.
+
+(* One block: the maximum known first, one running sum or any other order of additions. *)
+Corollary batch_error : forall t, Forall number (entries t) ->
+  let m := top t in
+  let s := sum_at m t in
+  let S := total m (entries t) in
+  let K := INR (depth t) * u + e1 in
+  Rabs (ln s - ln S) <= u * (ln (count (entries t)) - ln S) + K + 3 * count (entries t) * tiny F * exp K.
+Proof.
+  intros t N. pose proof (tree_error (depth t) (Block t)) as H. cbv zeta. unfold row, tree_bound in H.
+  cbn [leaves run flat_map height] in H. rewrite app_nil_r in H. change (INR 0) with 0 in H.
+  rewrite Rmult_0_l, Rplus_0_r in H. apply H. constructor; [split; [exact N|lia]|constructor].
 Qed.
 
 End Merge.

@@ -11,7 +11,7 @@
 
 From Coq Require Import ZArith Reals Psatz List.
 From Flocq Require Import Core.
-From OnlineSoftmax Require Import Rounding FloatSums FloatWeights.
+From OnlineSoftmax Require Import Rounding FloatSums FloatTerms FloatWeights.
 Import ListNotations.
 Open Scope R_scope.
 

@@ -12,6 +12,7 @@
    which is its relative error, and the error of its logarithm, too. *)
 
 From Coq Require Import ZArith Reals Psatz List.
+From Flocq Require Import Core.
 From OnlineSoftmax Require Import Rounding FloatSums.
 Import ListNotations.
 Open Scope R_scope.
@@ -218,6 +219,19 @@ Proof.
   apply ln_between; [exact Hs|exact HS|nra| |].
   - pose proof (count_pos _ Hne) as Hn. fold n in Hn. apply Rmult_le_pos; [|lra]. apply Rmult_le_pos; lra.
   - replace (- (u * D + K)) with (- K + - (u * D)) by ring. rewrite (Rplus_comm (u * D) K), !exp_plus. nra.
+Qed.
+
+(* That is the sum's relative error, too. *)
+Theorem relative_error : forall s S h, 0 < s -> 0 < S -> Rabs (ln s - ln S) <= h ->
+  Rabs (s - S) <= (exp h - 1) * S.
+Proof.
+  intros s S h Hs HS H. apply Rabs_le_inv in H.
+  assert (E : s = S * exp (ln s - ln S)).
+  { unfold Rminus. rewrite exp_plus, exp_Ropp, !exp_ln by assumption. field. lra. }
+  pose proof (exp_le (ln s - ln S) h ltac:(lra)) as A. pose proof (exp_le (- h) (ln s - ln S) ltac:(lra)) as B.
+  pose proof (exp_ineq1_le h) as C. pose proof (exp_ineq1_le (- h)) as D. rewrite E.
+  set (f := exp (ln s - ln S)) in *. replace (S * f - S) with ((f - 1) * S) by ring.
+  assert (1 - exp (- h) <= exp h - 1) by lra. apply Rabs_le. split; nra.
 Qed.
 
 (* The weighted form: each entry errs by its own factor. *)

@@ -263,6 +263,21 @@ Proof.
     rewrite Rplus_0_r, (rnd_number 0 number_0). lra.
 Qed.
 
+(* Nor is it ever off by more than either of the two: the result is the nearest number, and they are numbers, too.
+   That is what bounds a sum that stalls. *)
+Theorem addition_error : flush F = false -> forall x y, number x -> number y ->
+  Rabs (rnd (x + y) - (x + y)) <= Rmin (Rmin (Rabs x) (Rabs y)) (u * Rabs (x + y)).
+Proof.
+  intros Ef x y Nx Ny. pose proof u_range as Hu. unfold rnd. rewrite Ef.
+  apply Rmin_glb; [apply Rmin_glb|].
+  - apply plus_error_le_l; [typeclasses eauto|apply Nx|apply Ny].
+  - apply plus_error_le_r; [typeclasses eauto|apply Nx|apply Ny].
+  - destruct (nearest_sum x y Nx Ny) as (d & Hd & E). rewrite E.
+    replace ((x + y) * (1 + d) - (x + y)) with (d * (x + y)) by ring. rewrite Rabs_mult.
+    apply Rmult_le_compat_r; [apply Rabs_pos|]. apply Rle_trans with (1 := Hd).
+    apply Rmult_le_reg_r with (1 + u); [lra|]. unfold Rdiv. rewrite Rmult_assoc, Rinv_l by lra. nra.
+Qed.
+
 (* A difference of numbers: what a rounded exponent x - m is off by. *)
 Lemma rnd_difference : forall x m, number x -> number m -> x <= m ->
   (1 + u) * (x - m) - gap <= rnd (x - m) <= (1 - u) * (x - m) + gap.
@@ -323,3 +338,7 @@ Proof.
     + pose proof (rnd_small F (exp x) (conj (Rlt_le _ _ (exp_pos x)) Hx)).
       apply Rle_trans with (tiny F); [apply Rabs_le; lra|]. nra.
 Defined.
+
+Theorem exponential_exists : forall F : Format,
+  exists E : Exponential F, err F E = u F / (1 + u F) /\ forall x, expf F E x = rnd F (exp x).
+Proof. intros F. exists (rounded_exp F). now split. Qed.
