@@ -69,7 +69,8 @@ Proof.
     rewrite tops_of_ones, length_ones.
     destruct IH as [IH1 IH2]. split; [|exact IH2].
     set (l := INR (length rest) * u + INR (rises m' rest) * e1) in *.
-    replace (K + ((INR (length rest) + 1) * u + (c + INR (rises m' rest)) * e1)) with (K + c * e1 + u + l) by (unfold l; ring).
+    replace (K + ((INR (length rest) + 1) * u + (c + INR (rises m' rest)) * e1)) with (K + c * e1 + u + l)
+      by (unfold l; ring).
     replace (more ((INR (length rest) + 1) * u + (c + INR (rises m' rest)) * e1) ts ++
       all (cost e1 (depth (One x) + 1 + length rest) (rises m' rest)) (entries (One x)) ++ counts_from e1 m' (ones rest))
       with (more l (more u (more (c * e1) ts ++ all e1 [x])) ++ counts_from e1 m' (ones rest)); [exact IH1|].
@@ -92,7 +93,8 @@ Proof.
   unfold streaming_fma. destruct (stream_fma_from x 1 xs) as [m s]. cbv zeta in *. destruct P as [P [P1 _]].
   split; [|exact P1]. unfold counts_of. rewrite tops_of_ones, length_ones.
   unfold cost. cbn [depth top entries Nat.add].
-  replace (INR (length xs) * u + INR (rises x xs) * e1 + e1) with (e1 + (INR (length xs) * u + INR (rises x xs) * e1)) by ring.
+  replace (INR (length xs) * u + INR (rises x xs) * e1 + e1)
+    with (e1 + (INR (length xs) * u + INR (rises x xs) * e1)) by ring.
   exact P.
 Qed.
 
@@ -104,7 +106,8 @@ Theorem streaming_fma_error : forall x xs, Forall number (x :: xs) ->
 Proof.
   intros x xs N. pose proof (streaming_fma_near x xs N) as H. pose proof (fma_top xs x 1) as T.
   unfold streaming_fma in *. destruct (stream_fma_from x 1 xs) as [m s]. cbv zeta in *. destruct H as [[H _] Hs].
-  simpl in T. pose proof (counts_of_values F E e1 (One x) (ones xs)) as V. rewrite entries_of_ones in V. cbn [entries app] in V.
+  simpl in T. pose proof (counts_of_values F E e1 (One x) (ones xs)) as V.
+  rewrite entries_of_ones in V. cbn [entries app] in V.
   rewrite <- V. apply log_error with (1 := H); [exact Hs|]. rewrite V, T.
   pose proof (fold_max_in (ones xs) x [x] (or_introl eq_refl)) as I.
   rewrite tops_of_ones, entries_of_ones in I. exact I.

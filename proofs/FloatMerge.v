@@ -104,7 +104,8 @@ Definition merge_fma (a b : state) : state :=
 Lemma fused_near : forall K low high xs ys, state_near K low xs -> state_near K high ys -> fst low <= fst high ->
   state_near (K + (u + e1)) (fst high, rnd (snd low * term (fst low) (fst high) + snd high)) (xs ++ ys).
 Proof.
-  intros K low high xs ys A B H. pose proof (e1_pos F E) as He. pose proof (u_range F) as Hu. pose proof (normal_range F) as Hn.
+  intros K low high xs ys A B H.
+  pose proof (e1_pos F E) as He. pose proof (u_range F) as Hu. pose proof (normal_range F) as Hn.
   destruct (term_number F E (fst low) (fst high) (pivot_number _ _ _ A) (pivot_number _ _ _ B) H) as [_ R].
   pose proof (sum_ge_1 _ _ _ A) as HA. pose proof (sum_ge_1 _ _ _ B) as HB.
   assert (H1 : 1 <= snd low * term (fst low) (fst high) + snd high) by nra.
@@ -233,7 +234,8 @@ Proof.
   induction l as [|a|a b l IH] using pairs_ind; simpl; [reflexivity|reflexivity|]. rewrite IH. now rewrite app_assoc.
 Qed.
 
-Lemma pairs_heights : forall h l, Forall (fun p => (height p <= h)%nat) l -> Forall (fun p => (height p <= S h)%nat) (pairs l).
+Lemma pairs_heights : forall h l, Forall (fun p => (height p <= h)%nat) l ->
+  Forall (fun p => (height p <= S h)%nat) (pairs l).
 Proof.
   intros h. induction l as [|a|a b l IH] using pairs_ind; intros H; simpl.
   - constructor.

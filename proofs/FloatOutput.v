@@ -321,7 +321,8 @@ Proof.
     pose proof (magnitude_pos (pairs_of a)) as HV. pose proof (pos_INR (operations a)) as HN.
     destruct (Req_EM_T p m) as [<-|Hne].
     + rewrite stay by apply accumulated_number. rewrite Rplus_0_r.
-      apply off_weaken with (3 := O); [lra|]. rewrite S_INR. unfold lost. pose proof (exp_pos K). assert (0 <= tiny * exp K) by (apply Rmult_le_pos; lra). lra.
+      apply off_weaken with (3 := O); [lra|]. rewrite S_INR. unfold lost. pose proof (exp_pos K).
+      assert (0 <= tiny * exp K) by (apply Rmult_le_pos; lra). lra.
     + set (V := magnitude (pairs_of a)) in *. set (N := INR (operations a)) in *.
       assert (G1 : tiny <= tiny * exp (K + (e1 + u))) by (apply Grow; lra).
       assert (G2 : tiny * exp K * exp u <= tiny * exp (K + (e1 + u))).
@@ -330,7 +331,8 @@ Proof.
       destruct (off_rescale p m _ _ K _ Np Nm Hp (below p a Ha) K0 (lost_pos K a) O) as [C|C];
         apply off_rounded in C.
       * apply off_weaken with (3 := C); [lra|]. unfold lost. fold V N.
-        assert (tiny * exp K * exp u * (3 * V + N) <= tiny * exp (K + (e1 + u)) * (3 * V + N)) by (apply Rmult_le_compat_r; lra).
+        assert (tiny * exp K * exp u * (3 * V + N) <= tiny * exp (K + (e1 + u)) * (3 * V + N))
+          by (apply Rmult_le_compat_r; lra).
         lra.
       * apply lost_pos.
       * apply off_weaken with (3 := C); [lra|]. unfold lost. fold V N.

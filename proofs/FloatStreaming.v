@@ -298,7 +298,8 @@ Proof.
   intros x xs N. rewrite streaming_is_blocked.
   pose proof (blocked_error 0 (One x) (ones xs) (ones_numbers (x :: xs) N) (ones_depth (x :: xs))) as H.
   cbv zeta in *. destruct (blocked (One x) (ones xs)) as [m s].
-  cbn [entries top] in H. rewrite tops_of_ones, entries_of_ones in H. unfold blocked_bound in H. rewrite length_ones in H. exact H.
+  cbn [entries top] in H. rewrite tops_of_ones, entries_of_ones in H. unfold blocked_bound in H.
+  rewrite length_ones in H. exact H.
 Qed.
 
 (* --- no overflow: a sum of n entries is at least 1 and at most about n --- *)

@@ -110,13 +110,15 @@ Proof. intros a H. pose proof (exp_le 0 a H). rewrite exp_0 in *. assumption. Qe
 Lemma least_moved : forall k p m ts, least m (more k ts) = least p ts * exp ((1 + u) * (p - m) - k).
 Proof.
   intros k p m ts. unfold least, more.
-  induction ts as [|t ts IH]; simpl; [ring|]. rewrite IH, (Rmult_plus_distr_r (exp _) (sum _)), <- exp_plus. f_equal. f_equal. ring.
+  induction ts as [|t ts IH]; simpl; [ring|].
+  rewrite IH, (Rmult_plus_distr_r (exp _) (sum _)), <- exp_plus. f_equal. f_equal. ring.
 Qed.
 
 Lemma most_moved : forall k p m ts, most m (more k ts) = most p ts * exp ((1 - u) * (p - m) + k).
 Proof.
   intros k p m ts. unfold most, more.
-  induction ts as [|t ts IH]; simpl; [ring|]. rewrite IH, (Rmult_plus_distr_r (exp _) (sum _)), <- exp_plus. f_equal. f_equal. ring.
+  induction ts as [|t ts IH]; simpl; [ring|].
+  rewrite IH, (Rmult_plus_distr_r (exp _) (sum _)), <- exp_plus. f_equal. f_equal. ring.
 Qed.
 
 Lemma least_more : forall k m ts, least m (more k ts) = least m ts * exp (- k).

@@ -74,7 +74,9 @@ Proof.
 Qed.
 
 Lemma term_same : forall m, term m m = 1.
-Proof. intros m. unfold term. rewrite Rminus_diag_eq by reflexivity. rewrite (rnd_number F 0 (number_0 F)). apply expf_0. Qed.
+Proof.
+  intros m. unfold term. rewrite Rminus_diag_eq by reflexivity. rewrite (rnd_number F 0 (number_0 F)). apply expf_0.
+Qed.
 
 (* The two ways an exponential comes out: normal and off by a factor, or small and off by tiny, too. *)
 Lemma term_cases : forall x m, number x -> number m -> x <= m ->
@@ -222,7 +224,8 @@ Theorem batch_near : forall t m, Forall number (entries t) -> number m -> top t 
 Proof.
   pose proof (u_range F) as Hu. pose proof e1_pos as He.
   induction t as [x|a IHa b IHb]; intros m N Nm H.
-  - cbn [depth entries sum_at top] in *. change (INR 0) with 0. rewrite Rmult_0_l, Rplus_0_l. inversion N. now apply term_near.
+  - cbn [depth entries sum_at top] in *. change (INR 0) with 0. rewrite Rmult_0_l, Rplus_0_l.
+    inversion N. now apply term_near.
   - cbn [entries top] in N, H. apply Forall_app in N. destruct N as [Na Nb].
     pose proof (Rmax_l (top a) (top b)). pose proof (Rmax_r (top a) (top b)).
     specialize (IHa m Na Nm ltac:(lra)). specialize (IHb m Nb Nm ltac:(lra)).

@@ -68,7 +68,8 @@ Proof.
   set (S := total xs) in *. set (n := count xs) in *. set (D := ln n - ln S).
   set (A := sum (map (fun x => (m - x) * exp (x - m)) xs)).
   assert (EA : sum (map (fun x => weight xs x * (m - x)) xs) = A / S).
-  { unfold A, weight. fold S. clearbody S. clear - HS. induction xs as [|x xs IH]; simpl; [field; lra|]. rewrite IH. field. lra. }
+  { unfold A, weight. fold S. clearbody S. clear - HS.
+    induction xs as [|x xs IH]; simpl; [field; lra|]. rewrite IH. field. lra. }
   rewrite EA. fold D.
   (* exp t >= 1 + t at t = (m - x) - D, weighted by exp (x - m), sums to n * exp (- D) = S. *)
   assert (H : (1 - D) * S + 1 * A + 0 * n <= sum (map (fun _ => exp (- D)) xs)).
@@ -76,7 +77,8 @@ Proof.
     replace (exp (- D)) with (exp (x - m) * exp ((m - x) - D)) by (rewrite <- exp_plus; f_equal; ring).
     pose proof (exp_pos (x - m)). nra. }
   assert (EC : sum (map (fun _ => exp (- D)) xs) = n * exp (- D)).
-  { unfold n, count. generalize (exp (- D)). clear. intros E. induction xs as [|x xs IH]; [simpl; ring|]. cbn [map sum length]. rewrite IH, S_INR. ring. }
+  { unfold n, count. generalize (exp (- D)). clear. intros E.
+    induction xs as [|x xs IH]; [simpl; ring|]. cbn [map sum length]. rewrite IH, S_INR. ring. }
   assert (ED : n * exp (- D) = S).
   { unfold D. replace (- (ln n - ln S)) with (ln S + - ln n) by ring.
     rewrite exp_plus, exp_ln, exp_Ropp, exp_ln by lra. field. lra. }

@@ -24,10 +24,14 @@ Record Format := {
   emin_small : (emin + prec <= -3)%Z       (* the normal numbers begin at 1/16 or below *)
 }.
 
-Definition float64 : Format := {| prec := 53; emin := -1074; flush := false; prec_large := eq_refl; emin_small := ltac:(easy) |}.
-Definition float32 : Format := {| prec := 24; emin := -149; flush := false; prec_large := eq_refl; emin_small := ltac:(easy) |}.
-Definition float16 : Format := {| prec := 11; emin := -24; flush := false; prec_large := eq_refl; emin_small := ltac:(easy) |}.
-Definition bfloat16 : Format := {| prec := 8; emin := -133; flush := false; prec_large := eq_refl; emin_small := ltac:(easy) |}.
+Definition float64 : Format :=
+  {| prec := 53; emin := -1074; flush := false; prec_large := eq_refl; emin_small := ltac:(easy) |}.
+Definition float32 : Format :=
+  {| prec := 24; emin := -149; flush := false; prec_large := eq_refl; emin_small := ltac:(easy) |}.
+Definition float16 : Format :=
+  {| prec := 11; emin := -24; flush := false; prec_large := eq_refl; emin_small := ltac:(easy) |}.
+Definition bfloat16 : Format :=
+  {| prec := 8; emin := -133; flush := false; prec_large := eq_refl; emin_small := ltac:(easy) |}.
 
 #[global] Instance prec_gt_0 (F : Format) : Prec_gt_0 (prec F).
 Proof. unfold Prec_gt_0. generalize (prec_large F). lia. Qed.
@@ -262,6 +266,10 @@ Proof.
       rewrite Rabs_pos_eq in Nx, Ny by assumption. split; lra. }
     rewrite Rplus_0_r, (rnd_number 0 number_0). lra.
 Qed.
+
+(* An entry of -inf has exponential 0, which changes nothing. *)
+Theorem adding_nothing : forall s, number s -> rnd (s + 0) = s.
+Proof. intros s Ns. rewrite Rplus_0_r. now apply rnd_number. Qed.
 
 (* Nor is it ever off by more than either of the two: the result is the nearest number, and they are numbers, too.
    That is what bounds a sum that stalls. *)

@@ -145,6 +145,15 @@ def test_the_simulations_exponential_is_one_of_the_proofs(format: str) -> None:
     assert (np.abs(computed - true) <= e * true + np.where((1 - e) * true >= law.normal, 0, law.tiny)).all()
 
 
+def test_an_entry_of_minus_infinity_changes_no_bit() -> None:
+    for format in FORMATS:
+        x = rows(format)
+        with_some = np.insert(x, [1, 7, 7, N], np.asarray(-np.inf, x.dtype), axis=-1)
+        for algorithm in ("batch", "streaming"):
+            s, other = simulate(x, algorithm, format).s, simulate(with_some, algorithm, format).s
+            assert s.tobytes() == other.tobytes()
+
+
 # --- algorithms ---
 
 
