@@ -165,3 +165,30 @@ Proof.
   intros [| | |m] s t; intros; try congruence; unfold guarded_merge; cbn;
     rewrite ?exp_0; repeat split; do 2 f_equal; ring.
 Qed.
+
+(** The merge with the guard is a commutative monoid with +inf in it as well: it commutes, *)
+Theorem guarded_comm : forall a b, not_tainted a -> not_tainted b -> guarded_merge a b = guarded_merge b a.
+Proof.
+  intros a b va vb. by_cases; try congruence; unfold guarded_merge; cbn; try rewrite (Rmax_comm m); do 2 f_equal; ring.
+Qed.
+
+Lemma pos_inf_or_state : forall a, not_tainted a -> (exists s, a = (pos_inf, num s)) \/ exists b, a = pair_of b.
+Proof.
+  intros [[| | |x] s] [n [t e]]; cbn in *; subst.
+  - easy.
+  - right. now exists (minus_inf, t).
+  - left. now exists t.
+  - right. now exists (fin x, t).
+Qed.
+
+(** and it associates. *)
+Theorem guarded_assoc : forall a b c, not_tainted a -> not_tainted b -> not_tainted c ->
+  guarded_merge (guarded_merge a b) c = guarded_merge a (guarded_merge b c).
+Proof.
+  intros a b c va vb vc.
+  destruct (pos_inf_or_state a va) as [[s ->]|[a' ->]], (pos_inf_or_state b vb) as [[t ->]|[b' ->]],
+    (pos_inf_or_state c vc) as [[u ->]|[c' ->]].
+  8: now rewrite !guarded_is_merge, merge_assoc.
+  all: rewrite ?guarded_is_merge; unfold guarded_merge, pair_of; cbn [fst snd].
+  all: repeat match goal with h : state |- _ => destruct h as [[|?x] ?s] end; cbn; rewrite ?exp_0; do 2 f_equal; ring.
+Qed.
