@@ -218,9 +218,13 @@ Proof.
   assert (EW : 3 * underflow F K ts = 3 * n * tiny * exp K).
   { unfold underflow, n, count, values. rewrite map_length. ring. }
   rewrite EW in *. pose proof (tiny_range F). pose proof (exp_pos K). pose proof (exp_pos (- K)).
-  apply ln_between; [exact Hs|exact HS|nra| |].
+  assert (0 <= u * D) by (apply Rmult_le_pos; lra).
+  apply ln_between; [exact Hs|exact HS|lra| |].
   - pose proof (count_pos _ Hne) as Hn. fold n in Hn. apply Rmult_le_pos; [|lra]. apply Rmult_le_pos; lra.
-  - replace (- (u * D + K)) with (- K + - (u * D)) by ring. rewrite (Rplus_comm (u * D) K), !exp_plus. nra.
+  - replace (- (u * D + K)) with (- K + - (u * D)) by ring. rewrite (Rplus_comm (u * D) K), !exp_plus.
+    pose proof (Rmult_le_compat_l (exp (- K)) _ _ ltac:(lra) Low).
+    pose proof (Rmult_le_compat_l (exp K) _ _ ltac:(lra) High).
+    lra.
 Qed.
 
 (* That is the sum's relative error, too. *)
