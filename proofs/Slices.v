@@ -237,8 +237,8 @@ Proof. apply terms_format_is_lawful; [exact wrap64_sum | reflexivity]. Qed.
 
 Variable count : nat.
 
-Let whole_state := @state_of (terms_format count whole).
-Let state64 := @state_of (terms_format count wrap64).
+Definition whole_state : list number -> state := @state_of (terms_format count whole).
+Definition state64 : list number -> state := @state_of (terms_format count wrap64).
 
 Lemma term_of_either m x k : @term (terms_format count wrap64) m x k = @term (terms_format count whole) m x k.
 Proof. reflexivity. Qed.
