@@ -2,7 +2,7 @@
 
     A row of C finite scores is a function from places 0 .. C-1. A partial derivative by x_j is the derivative of
     t |-> f (x with t in place j) at t = x_j, as Coquelicot's [is_derive] says: the derivative exists and is the number
-    given. From them the vector-Jacobian products that a backward pass computes. The last theorems tie these rows to
+    given. From them the vector-Jacobian products that a backward pass computes. The last lemmas tie these rows to
     those of Streaming.v and Softmax.v. *)
 
 From Coq Require Import Reals List Lra Lia.
@@ -227,16 +227,16 @@ Qed.
 (** x_0 .. x_{C-1} as a row. *)
 Definition row_of (C : nat) (x : scores) : row := map (fun i => fin (x i)) (seq 0 C).
 
-Theorem sum_of_row : forall C x, sum_exp (row_of C x) = sum C (fun i => exp (x i)).
+Lemma sum_of_row : forall C x, sum_exp (row_of C x) = sum C (fun i => exp (x i)).
 Proof.
   unfold row_of. induction C as [|C IH]; intro x; [reflexivity|].
   rewrite seq_S, map_app. cbn [sum]. rewrite <- IH. rewrite !sum_exp_at, sum_at_app. cbn. rewrite Rminus_0_r. ring.
 Qed.
 
-Theorem p_is_softmax : forall C x i, p C x i = softmax (row_of C x) (fin (x i)).
+Lemma p_is_softmax : forall C x i, p C x i = softmax (row_of C x) (fin (x i)).
 Proof. intros. unfold p, softmax. now rewrite sum_of_row. Qed.
 
-Theorem logsumexp_is_lse : forall C x, (0 < C)%nat -> lse (row_of C x) = fin (logsumexp C x).
+Lemma logsumexp_is_lse : forall C x, (0 < C)%nat -> lse (row_of C x) = fin (logsumexp C x).
 Proof.
   intros C x pos. unfold lse.
   assert (f : has_finite (row_of C x)).

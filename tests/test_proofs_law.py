@@ -1,8 +1,8 @@
 """The running code against claims of proofs/ over the real numbers that no other test names.
 
-The state is the Python law's and the native core's; the public functions are the native core's. Where a claim is about
-the real numbers alone, the tolerance counts the roundings on the way; where floating point keeps it to the bit, so does
-the test.
+The state is the Python law's and the native core's; the public functions are the native core's. Where a
+claim is about the real numbers alone, the tolerance counts the roundings on the way; where floating point
+keeps it to the bit, so does the test.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from online_softmax.traffic import model
 
 INF, NAN = math.inf, math.nan
 U = 2.0**-53
-#: Sums of up to 60 positive terms: a rounding an addition, an exp within 2u, a rounded exponent of size up to 60, a few
-#: products. All relative to the result, for nothing cancels.
+#: Sums of up to 60 positive terms: a rounding an addition, an exp within 2u, a rounded exponent of size up to
+#: 60, a few products. All relative to the result, for nothing cancels.
 ROUNDED = (60 + 2 + 60 + 10) * U
 
 Row = np.ndarray
@@ -51,7 +51,7 @@ def state(x: Row) -> tuple[float, float]:
 
 
 def prefixes(x: Row) -> list[tuple[float, float]]:
-    """The states after 0, 1, ... entries, one push each; the native core's pushes give the same bits but for exp."""
+    """The states after 0, 1, ... entries, one push each; the native core's pushes agree but for their exp."""
     states, core = [law.identity((), "float64")], (-INF, 0.0)
     for entry in x:
         states.append(law.push(states[-1], [entry]))
@@ -82,6 +82,10 @@ def test_states_of_any_rows_are_valid() -> None:
     for m, s in [*states, *merged, *prefixes(np.array([-INF, 1.0, -2.0, -INF, 4.0]))]:
         assert (m == -INF and s == 0) or (math.isfinite(m) and s >= 1)
     assert states[:2] == [(-INF, 0.0)] * 2
+    # Of a sum below 1, as partial attention and sinks have it, the sign is kept.
+    for a, b in itertools.product([(-INF, 0.0), (2.0, 0.25), (-3.0, 1e-9), (40.0, 7.0)], repeat=2):
+        m, s = map(float, law.merge(a, b))
+        assert (m == -INF and s == 0) or (m == max(a[0], b[0]) and s > 0)
 
 
 def test_every_exponent_is_at_most_0_and_one_is_0() -> None:
@@ -159,8 +163,8 @@ def at(x: Row, r: float) -> float:
 
 
 def test_any_finite_pivot_carries_the_state() -> None:
-    """What the merge makes of sums at pivots that are not the maximum reads as the row's lse; brought to its maximum it
-    is the row's state."""
+    """What the merge makes of sums at pivots that are not the maximum reads as the row's lse; brought to its
+    maximum it is the row's state."""
     for x, y in itertools.pairwise(rows()):
         m, s = state(np.concatenate([x, y]))
         for r, t in ((0.0, 0.0), (-20.0, 3.0), (25.0, -40.0)):
@@ -207,7 +211,7 @@ def test_base_2_carries_the_same_sum() -> None:
 
 
 def test_new_maxima_over_all_orders_of_a_row() -> None:
-    """6! rows at once through the law: place k + 1 rescales in one order of k + 1, harmonic numbers in all."""
+    """6! rows at once through the law: place k + 1 rescales in one order of k + 1, H_6 times on average."""
     values = [3.0, -1.0, 0.5, 7.25, -4.0, 2.0]
     orders = np.array(list(itertools.permutations(values)))
     assert len(orders) == math.factorial(6)
@@ -227,8 +231,8 @@ def test_new_maxima_over_all_orders_of_a_row() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_shift_of_the_row_changes_nothing(dtype: str) -> None:
-    """Whole numbers moved by whole numbers, so that the row itself is not rounded: the law's sum keeps its bits. The
-    kernels take other pivots than the maximum, and differ by what one result may err twice."""
+    """Whole numbers moved by whole numbers, so that the row itself is not rounded: the law's sum keeps its
+    bits. The kernels take other pivots than the maximum, and differ by what one result may err twice."""
     x = np.random.default_rng(0).integers(-20, 20, (4, 50)).astype(dtype)
     x[1, ::3] = -INF
     u = float(np.finfo(dtype).eps) / 2
@@ -251,7 +255,7 @@ def test_any_constant_gives_the_softmax() -> None:
 
 
 def test_results_are_read_off_the_state() -> None:
-    """y = exp(x - m) / s, log y = (x - m) - log(s), lse = m + log(s), log y = x - lse, sum of exp = s * exp(m)."""
+    """y = exp(x - m) / s, log y = (x - m) - log(s) = x - lse, lse = m + log(s), sum of exp = s * exp(m)."""
     for x in rows():
         m, s = state(x)
         finite = x > -INF
@@ -299,8 +303,8 @@ def test_a_part_counts_by_its_share() -> None:
 
 
 def test_gradients_are_the_formulas() -> None:
-    """p, p_i (delta_ij - p_j), p_j - delta_tj and the products with an upstream gradient; differences to within what
-    central ones can."""
+    """p, p_i (delta_ij - p_j), p_j - delta_tj and the products with an upstream gradient; against central
+    differences as well."""
     rng = np.random.default_rng(2)
     for n in (1, 2, 9):
         x, g, q = rng.normal(size=n), rng.normal(size=n), rng.dirichlet(np.ones(n))
