@@ -303,11 +303,11 @@ Proof.
 Qed.
 
 (** a + b = b + a. *)
-Theorem merge_comm a b : merge a b = merge b a.
+Theorem merge_attention_comm a b : merge a b = merge b a.
 Proof. unfold merge. rewrite (hmax_comm (top b)). cbn zeta. f_equal; ring. Qed.
 
 (** (a + b) + c = a + (b + c), for any fields whatever: the law twice, for s and for o. *)
-Theorem merge_assoc a b c : merge (merge a b) c = merge a (merge b c).
+Theorem merge_attention_assoc a b c : merge (merge a b) c = merge a (merge b c).
 Proof.
   pose proof (Law.merge_assoc (top a, total a) (top b, total b) (top c, total c)) as s.
   pose proof (Law.merge_assoc (top a, out a) (top b, out b) (top c, out c)) as o.
@@ -323,9 +323,9 @@ Definition proper (a : accumulator) : Prop :=
   end.
 
 (** Nothing is the identity. *)
-Theorem merge_nothing a : proper a -> merge a nothing = a /\ merge nothing a = a.
+Theorem merge_attention_nothing a : proper a -> merge a nothing = a /\ merge nothing a = a.
 Proof.
-  intro p. rewrite (merge_comm nothing). assert (e : merge a nothing = a); [|now split].
+  intro p. rewrite (merge_attention_comm nothing). assert (e : merge a nothing = a); [|now split].
   unfold merge. cbn zeta. destruct a as [[|m] s o]; unfold proper in p; cbn [top total out nothing hmax] in *.
   - destruct p as [-> ->]. cbn. f_equal; ring.
   - rewrite weight_self. f_equal; ring.

@@ -100,11 +100,11 @@ Theorem merge_parts_is_merge a b : proper a -> proper b ->
 Proof.
   destruct a as [[|m] s o], b as [[|n] t q]; unfold proper; cbn [top total out].
   - intros [-> ->] [-> ->]. reflexivity.
-  - intros [-> ->] p. change (Acc minus_inf 0 0) with nothing. rewrite (proj2 (merge_nothing (Acc (fin n) t q) p)).
+  - intros [-> ->] p. change (Acc minus_inf 0 0) with nothing. rewrite (proj2 (merge_attention_nothing (Acc (fin n) t q) p)).
     unfold merge_parts, part_of; cbn [fst snd empty_part nothing top total out hmax]; cbn zeta.
     rewrite weight_self. cbn [weight].
     f_equal; [f_equal; rewrite Rplus_0_l, ln_1; ring | field; lra].
-  - intros p [-> ->]. change (Acc minus_inf 0 0) with nothing. rewrite (proj1 (merge_nothing (Acc (fin m) s o) p)).
+  - intros p [-> ->]. change (Acc minus_inf 0 0) with nothing. rewrite (proj1 (merge_attention_nothing (Acc (fin m) s o) p)).
     unfold merge_parts, part_of; cbn [fst snd empty_part nothing top total out hmax]; cbn zeta.
     rewrite weight_self. cbn [weight].
     f_equal; [f_equal; rewrite Rplus_0_r, ln_1; ring | field; lra].
@@ -136,7 +136,7 @@ Theorem merge_parts_assoc a b c : normal a -> normal b -> normal c ->
 Proof.
   intros na nb nc. rewrite <- (part_of_accumulator a na), <- (part_of_accumulator b nb), <- (part_of_accumulator c nc).
   pose proof (proper_of_part a). pose proof (proper_of_part b). pose proof (proper_of_part c).
-  rewrite !merge_parts_is_merge by (trivial; now apply proper_merge). now rewrite merge_assoc.
+  rewrite !merge_parts_is_merge by (trivial; now apply proper_merge). now rewrite merge_attention_assoc.
 Qed.
 
 (** A part that saw nothing leaves the other as it is. *)
@@ -145,7 +145,7 @@ Proof.
   intro n. rewrite (merge_parts_comm empty_part). assert (e : merge_parts a empty_part = a); [|now split].
   rewrite <- (part_of_accumulator a n) at 1. change empty_part with (part_of nothing).
   rewrite merge_parts_is_merge by (apply proper_of_part || easy).
-  rewrite (proj1 (merge_nothing _ (proper_of_part a))). now apply part_of_accumulator.
+  rewrite (proj1 (merge_attention_nothing _ (proper_of_part a))). now apply part_of_accumulator.
 Qed.
 
 Theorem merge_parts_is_normal a b : normal (merge_parts a b).

@@ -27,7 +27,7 @@ Local Open Scope Z_scope.
 
 Section Claims.
 
-Context {F : format} {L_F : lawful F}.
+Context (F : format) (L_F : lawful F).
 
 Lemma plain_spec x : plain x = true <-> least_plain <= x <= greatest_plain.
 Proof. unfold plain. rewrite andb_true_iff, !Z.leb_le. tauto. Qed.
@@ -247,7 +247,7 @@ Qed.
 (** *** The claims *)
 
 (** The state of a row does not depend on the order of its elements. *)
-Theorem state_of_any_order xs ys : Permutation xs ys -> state_of xs = state_of ys.
+Theorem row_state_of_any_order xs ys : Permutation xs ys -> state_of xs = state_of ys.
 Proof.
   intro P. assert (E : maximum xs = maximum ys).
   { unfold maximum. induction P; cbn; rewrite ?greater_assoc, ?(greater_comm x y); congruence. }
@@ -281,7 +281,7 @@ Theorem any_tree_over_any_parts_in_any_order t parts row :
   leaves t = map state_of parts -> Permutation (concat parts) row ->
   merged merge empty t = state_of row.
 Proof.
-  intros E P. rewrite <- (state_of_any_order _ _ P). clear P row.
+  intros E P. rewrite <- (row_state_of_any_order _ _ P). clear P row.
   revert parts E. induction t as [|s|l IHl r IHr]; intros parts E; cbn [leaves merged] in *.
   - symmetry in E. apply map_eq_nil in E. now subst.
   - destruct parts as [|p [|q parts]]; try discriminate. injection E as ->. cbn. now rewrite app_nil_r.
@@ -290,13 +290,13 @@ Proof.
 Qed.
 
 (** Merging is commutative and associative in bits on any fields whatever. *)
-Theorem merge_comm a b : merge a b = merge b a.
+Theorem merge_comm_in_bits a b : merge a b = merge b a.
 Proof.
   rewrite !merge_is_symmetric. cbn zeta. rewrite (greater_comm (top b)). f_equal. apply slots_ext. intros.
   f_equal. lia.
 Qed.
 
-Theorem merge_assoc a b c : merge a (merge b c) = merge (merge a b) c.
+Theorem merge_assoc_in_bits a b c : merge a (merge b c) = merge (merge a b) c.
 Proof.
   rewrite (merge_is_symmetric a (merge b c)), (merge_is_symmetric (merge a b) c). cbn zeta.
   rewrite !top_merge, greater_assoc. set (m := greater (greater (top a) (top b)) (top c)).
@@ -308,9 +308,9 @@ Proof.
 Qed.
 
 (** The state of nothing is the identity, bit for bit. *)
-Theorem merge_empty s : canonical s -> merge s empty = s /\ merge empty s = s.
+Theorem merge_empty_in_bits s : canonical s -> merge s empty = s /\ merge empty s = s.
 Proof.
-  intros (L & W & Z). rewrite (merge_comm empty s).
+  intros (L & W & Z). rewrite (merge_comm_in_bits empty s).
   assert (E : merge s empty = s); [|now split].
   rewrite merge_is_symmetric. cbn zeta. cbn [top empty]. rewrite greater_MinusInf_r.
   destruct s as [t a]. cbn [top sums] in *. f_equal.

@@ -229,10 +229,10 @@ Qed.
 Lemma wrap64_fits v : - 2 ^ 63 <= v < 2 ^ 63 -> wrap64 v = v.
 Proof. intro H. unfold wrap64. rewrite Z.mod_small; lia. Qed.
 
-Instance whole_lawful count : lawful (terms_format count whole).
+#[local] Instance whole_lawful count : lawful (terms_format count whole).
 Proof. now apply terms_format_is_lawful. Qed.
 
-Instance wrap64_lawful count : lawful (terms_format count wrap64).
+#[local] Instance wrap64_lawful count : lawful (terms_format count wrap64).
 Proof. apply terms_format_is_lawful; [exact wrap64_sum | reflexivity]. Qed.
 
 Variable count : nat.
@@ -315,7 +315,7 @@ Proof. intros R M. apply wrap64_lawful; try lia; auto. Qed.
 (** So Exact.v speaks of the running formats.  Its two main claims once more, for lse-22x3/1. *)
 Corollary merge_22x3_assoc significand a b c : (forall x, 0 <= significand x < 2 ^ 25) ->
   let merge := @merge (format_22x3 significand) in merge a (merge b c) = merge (merge a b) c.
-Proof. intro R. apply (@merge_assoc _ (format_22x3_is_lawful _ R)). Qed.
+Proof. intro R. apply (@merge_assoc_in_bits _ (format_22x3_is_lawful _ R)). Qed.
 
 Corollary any_tree_22x3 significand t parts row : (forall x, 0 <= significand x < 2 ^ 25) ->
   let state_of := @state_of (format_22x3 significand) in
