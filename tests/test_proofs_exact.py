@@ -1,4 +1,5 @@
-"""The running code against claims of proofs/ on whole numbers, windows and attention that no other test names."""
+"""The running code against claims of proofs/ on whole numbers, windows and attention that no other test
+names."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ SLICES = (ROOT / "proofs" / "Slices.v").read_text(encoding="utf-8")
 #: Bits after the point of a significand, and the exponent of the unit that elements are counted in.
 FRACTION, UNIT = {32: 24, 64: 53}, {32: -149, 64: -1074}
 U = 2.0**-53
-formats = pytest.mark.parametrize("form", (FLOAT32, FLOAT64), ids=lambda f: f.name)
+formats = pytest.mark.parametrize("form", [FLOAT32, FLOAT64], ids=lambda f: f.name)
 
 
 def nearest(n: int, s: int) -> int:
@@ -72,7 +73,7 @@ def test_constants_are_those_of_the_proofs() -> None:
 
 @formats
 def test_terms_are_within_what_the_proofs_assume(form: Format) -> None:
-    """Significands in (0, 2) of `fraction` bits; in float32 the exponent is round(x * log2(e)), ties to even."""
+    """Significands in (0, 2) of so many bits; in float32 the exponent is round(x * log2(e)), ties to even."""
     x = elements(form)
     p, n = exact.terms(x, form)
     assert ((p > 0) & (p < 2)).all()
@@ -122,6 +123,11 @@ def test_a_push_merges_at_most_window_plus_one_times(window: int, monkeypatch: p
 @pytest.mark.parametrize("stairs", [1, 7, 9, 40])
 def test_scores_that_rise_give_the_same_whether_the_pivot_follows(dtype: Any, stairs: int) -> None:
     """Scores that rise by 40 in all, in steps below and above the 8 that a pivot may stay behind."""
+    rise = re.search(
+        r"kRise = (\d+);", (ROOT / "native" / "attention_scores.inl.h").read_text(encoding="utf-8")
+    )
+    assert rise
+    assert rise[1] == "8"
     n, dv = 1200, 128  # wide values: chunks of 256 keys in float32, 128 in float64
     scores = np.floor(np.linspace(-20, 20, n) / stairs) * stairs + np.arange(n) % 3
     rng = np.random.default_rng(stairs)
