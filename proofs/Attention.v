@@ -7,7 +7,8 @@
     Shown here, for one feature of the values (all features share m and s, so it holds for each):
 
     - for any tiling of the keys, o / s is the output by definition, whatever rule moves the pivot: the running maximum,
-      or one that is left behind while scores rise less than tau above it (conditional rescaling, native/attention.inl.h);
+      or one that is left behind while scores rise less than tau above it (conditional rescaling, as
+      native/attention.inl.h does it with tau = 8);
     - with the maximum every factor is at most 1; left behind by tau, a weight is at most exp tau, a rescale factor at
       most 1, and the sum lies in [1, N * exp tau];
     - partial results, at whatever pivots, merge to the result of all keys; merging is associative and commutative with
@@ -217,7 +218,8 @@ Qed.
 
 (** With the maximum, no weight and no rescale factor exceeds 1. *)
 Theorem factors_of_the_maximum_are_at_most_1 m tile x :
-  In x (scores tile) -> weight x (hmax m (row_max (scores tile))) <= 1 /\ weight m (hmax m (row_max (scores tile))) <= 1.
+  In x (scores tile) ->
+  weight x (hmax m (row_max (scores tile))) <= 1 /\ weight m (hmax m (row_max (scores tile))) <= 1.
 Proof.
   intro i. split; apply weight_le_1; [|apply hle_hmax_l].
   apply hle_trans with (row_max (scores tile)); [now apply row_max_upper | apply hle_hmax_r].
@@ -271,7 +273,8 @@ Proof.
   { apply row_max_finite in f as [m e]. congruence. }
   destruct inv as [i le]. split.
   - rewrite <- (weight_self p). now apply sum_at_ge.
-  - rewrite <- (sums_rescaled _ (p + tau)). replace (weight (fin (p + tau)) (fin p)) with (exp tau) by (cbn; f_equal; ring).
+  - rewrite <- (sums_rescaled _ (p + tau)).
+    replace (weight (fin (p + tau)) (fin p)) with (exp tau) by (cbn; f_equal; ring).
     apply Rmult_le_compat_r; [left; apply exp_pos|].
     pose proof (sum_at_le_length _ _ le) as b. unfold scores in b at 2. now rewrite map_length in b.
 Qed.
@@ -350,7 +353,8 @@ Qed.
 
 (** A masked key leaves no trace, whatever its value. *)
 Theorem masked_keys_leave_no_trace xs v ys :
-  of_keys (xs ++ (minus_inf, v) :: ys) = of_keys (xs ++ ys) /\ attention (xs ++ (minus_inf, v) :: ys) = attention (xs ++ ys).
+  of_keys (xs ++ (minus_inf, v) :: ys) = of_keys (xs ++ ys) /\
+  attention (xs ++ (minus_inf, v) :: ys) = attention (xs ++ ys).
 Proof.
   assert (e : of_keys (xs ++ (minus_inf, v) :: ys) = of_keys (xs ++ ys)).
   { unfold of_keys, values_at. cbn zeta. rewrite !scores_app. cbn [scores map fst]. fold (scores ys).
@@ -372,7 +376,8 @@ Theorem output_is_bounded ks b : 0 <= b -> (forall x v, In (fin x, v) ks -> Rabs
 Proof.
   intros pos h. assert (o : forall m, Rabs (values_at m ks) <= sum_at m (scores ks) * b).
   { intro m. unfold values_at. induction ks as [|[x v] ks IH]; cbn; [rewrite Rabs_R0; lra|].
-    eapply Rle_trans; [apply Rabs_triang|]. rewrite Rabs_mult, (Rabs_right (weight x m)) by (apply Rle_ge, weight_nonneg).
+    eapply Rle_trans; [apply Rabs_triang|].
+    rewrite Rabs_mult, (Rabs_right (weight x m)) by (apply Rle_ge, weight_nonneg).
     rewrite Rmult_plus_distr_r. apply Rplus_le_compat.
     - destruct x as [|x]; [cbn; lra|]. apply Rmult_le_compat_l; [apply weight_nonneg|]. apply (h x). now left.
     - apply IH. intros y w i. apply (h y). now right. }

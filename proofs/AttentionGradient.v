@@ -1,8 +1,8 @@
 (** * The gradient of attention: dS = P * (dP - D)
 
-    A query with C keys of finite scores s_j and values v_j of d features; its output is o = sum P_j v_j with P the softmax
-    of the scores, and lse their log-sum-exp.  Given the gradients do of the output and dlse of lse, the backward pass needs
-    those of the scores and values: the derivatives of  do . o + dlse * lse.  Shown here, as derivatives in Coquelicot's
+    A query has C keys of finite scores s_j and values v_j of d features; its output is o = sum P_j v_j with P the
+    softmax of the scores, and lse their log-sum-exp.  Given the gradients do of the output and dlse of lse, the backward
+    pass needs those of the scores and values: the derivatives of  do . o + dlse * lse.  Shown here, as derivatives in Coquelicot's
     sense (Gradients.v):
 
     - dS_j = P_j * (dP_j - D + dlse) with dP_j = do . v_j and D = sum P_j dP_j;
@@ -76,7 +76,8 @@ Theorem score_gradient C d v dout dlse s j : (j < C)%nat ->
   partial (weighed_output C d v dout dlse) s j (p C s j * (dP d v dout j - D C d v dout s + dlse)).
 Proof.
   intro lt. unfold partial.
-  apply (is_derive_ext (fun t => plus (sum C (fun i => dP d v dout i * p C (put s j t) i)) (dlse * logsumexp C (put s j t)))).
+  apply (is_derive_ext
+    (fun t => plus (sum C (fun i => dP d v dout i * p C (put s j t) i)) (dlse * logsumexp C (put s j t)))).
   { intro t. unfold weighed_output. rewrite <- D_is_do_dot_o. unfold D. cbn. f_equal.
     apply sum_ext. intros. ring. }
   replace (p C s j * (dP d v dout j - D C d v dout s + dlse))
@@ -92,7 +93,8 @@ Qed.
 Theorem score_gradients_sum_to_dlse C d v dout dlse s : (0 < C)%nat ->
   sum C (fun j => p C s j * (dP d v dout j - D C d v dout s + dlse)) = dlse.
 Proof.
-  intro pos. rewrite (sum_ext C _ (fun j => p C s j * dP d v dout j + (dlse - D C d v dout s) * p C s j)) by (intros; ring).
+  intro pos.
+  rewrite (sum_ext C _ (fun j => p C s j * dP d v dout j + (dlse - D C d v dout s) * p C s j)) by (intros; ring).
   rewrite sum_plus, sum_scal, p_sums_to_1 by exact pos. fold (D C d v dout s). ring.
 Qed.
 

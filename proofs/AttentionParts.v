@@ -7,8 +7,8 @@
       (-inf, 0) as its identity, and the pairs of parts of the keys merge to the pair of all;
     - a sink is a part of its own, of log-sum-exp its logit and output 0 (or a value): merged once it adds exp (sink) to
       the sum and nothing to o;
-    - merged once for each of k parts it is counted k times: the output is then (s + e) / (s + k e) of the right one, which
-      is wrong wherever there is an output at all. *)
+    - merged once for each of k parts it is counted k times: the output is then (s + e) / (s + k e) of the right one,
+      which is wrong wherever there is an output at all. *)
 
 From Coq Require Import Reals List Lra Permutation.
 From OnlineSoftmax Require Import Law Streaming Pivots Softmax Monoid Attention.
@@ -100,11 +100,13 @@ Theorem merge_parts_is_merge a b : proper a -> proper b ->
 Proof.
   destruct a as [[|m] s o], b as [[|n] t q]; unfold proper; cbn [top total out].
   - intros [-> ->] [-> ->]. reflexivity.
-  - intros [-> ->] p. change (Acc minus_inf 0 0) with nothing. rewrite (proj2 (merge_attention_nothing (Acc (fin n) t q) p)).
+  - intros [-> ->] p. change (Acc minus_inf 0 0) with nothing.
+    rewrite (proj2 (merge_attention_nothing (Acc (fin n) t q) p)).
     unfold merge_parts, part_of; cbn [fst snd empty_part nothing top total out hmax]; cbn zeta.
     rewrite weight_self. cbn [weight].
     f_equal; [f_equal; rewrite Rplus_0_l, ln_1; ring | field; lra].
-  - intros p [-> ->]. change (Acc minus_inf 0 0) with nothing. rewrite (proj1 (merge_attention_nothing (Acc (fin m) s o) p)).
+  - intros p [-> ->]. change (Acc minus_inf 0 0) with nothing.
+    rewrite (proj1 (merge_attention_nothing (Acc (fin m) s o) p)).
     unfold merge_parts, part_of; cbn [fst snd empty_part nothing top total out hmax]; cbn zeta.
     rewrite weight_self. cbn [weight].
     f_equal; [f_equal; rewrite Rplus_0_r, ln_1; ring | field; lra].

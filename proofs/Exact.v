@@ -11,12 +11,10 @@
       its identity on canonical ones;
     - all of that with +inf, -inf and NaN, with numbers so large that equal elements are counted instead, and with
       sums of 64 bits that wrap around: overflow can spoil a value, never its independence of order;
-    - two rounds of a collective (maxima first, then sums) give the same state;
-    - the slicing by rounding to nearest, ties to even, from the top down has the one property that all of this
-      rests on, for the bins that the code uses; and lse-22x3/1 has monotone bins.
+    - two rounds of a collective (maxima first, then sums) give the same state.
 
-    Two facts of the code are assumptions here and tested there: the significand p of a term is in [0, 2), and in
-    lse-32x4/1 the exponent n rises with x.
+    All of it for any format whose bins rise with the number and whose slices are 0 above the number's own bin; Slices.v
+    shows that the formats of the code are such.
 
     Everything is over Z; no axiom is used. *)
 
@@ -327,7 +325,8 @@ Proof.
   rewrite Z by (destruct t; try discriminate; auto). now rewrite nth_slots, wrap_0.
 Qed.
 
-Lemma canonical_slots t f : (counts t = false -> forall k, wrap (f k) = 0) -> canonical (State t (slots (fun k => wrap (f k)))).
+Lemma canonical_slots t f :
+  (counts t = false -> forall k, wrap (f k) = 0) -> canonical (State t (slots (fun k => wrap (f k)))).
 Proof.
   intro Z. repeat split; cbn [sums top].
   - unfold slots. now rewrite map_length, seq_length.

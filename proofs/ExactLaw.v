@@ -47,7 +47,8 @@ Ltac order :=
 Lemma same_eq a b : same a b = true <-> a = b.
 Proof.
   split.
-  - unfold same. destruct a, b; cbn; try discriminate; try reflexivity. rewrite andb_true_iff, !negb_true_iff, !Z.ltb_ge.
+  - unfold same. destruct a, b; cbn; try discriminate; try reflexivity.
+    rewrite andb_true_iff, !negb_true_iff, !Z.ltb_ge.
     intros. f_equal. lia.
   - intros ->. order.
 Qed.
@@ -128,7 +129,8 @@ Definition plain (x : Z) : bool := (least_plain <=? x) && (x <=? greatest_plain)
 
 Definition slots (f : nat -> Z) : list Z := map f (seq 0 K).
 
-(** What x adds to slot k under maximum m.  Past the plain numbers, equal elements are counted. *)
+(** What x adds to slot k under maximum m.  Past the plain numbers, equal elements are counted: neighbours there are so
+    far apart that of the others nothing is left. *)
 Definition term (m x : number) (k : nat) : Z :=
   match m, x with
   | Finite a, Finite c =>
