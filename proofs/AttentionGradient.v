@@ -1,9 +1,9 @@
 (** * The gradient of attention: dS = P * (dP - D)
 
     A query has C keys of finite scores s_j and values v_j of d features; its output is o = sum P_j v_j with P the
-    softmax of the scores, and lse their log-sum-exp.  Given the gradients do of the output and dlse of lse, the backward
-    pass needs those of the scores and values: the derivatives of  do . o + dlse * lse.  Shown here, as derivatives in Coquelicot's
-    sense (Gradients.v):
+    softmax of the scores, and lse their log-sum-exp.  Given the gradients do of the output and dlse of lse, the
+    backward pass needs those of the scores and values: the derivatives of  do . o + dlse * lse.  Shown here, as
+    derivatives in Coquelicot's sense (Gradients.v):
 
     - dS_j = P_j * (dP_j - D + dlse) with dP_j = do . v_j and D = sum P_j dP_j;
     - D = do . o, so that it takes the output alone and no second pass over the keys;
