@@ -65,6 +65,7 @@
   const LEFT = 64;
   const BELOW = 40;
   const HEIGHT = 300;
+  const LETTER = 7.5;
 
   /** Places on a logarithmic axis. */
   function axis(from, to, start, end) {
@@ -96,10 +97,10 @@
       svg('text', { x: (LEFT + right) / 2, y: HEIGHT - 6, 'text-anchor': 'middle' }, x.label));
   }
 
-  /** An upright line with its words beside it, on the side that has room. */
-  function mark(picture, { at, words, row = 0 }, width, atX) {
+  /** An upright line with its words to its left, or to its right where there is no room. */
+  function mark(picture, { at, words, row = 0 }, atX) {
     const x = atX(at);
-    const side = x > width / 2 ? 'end' : 'start';
+    const side = x - LEFT > words.length * LETTER + 5 ? 'end' : 'start';
     picture.append(
       svg('line', { x1: x, x2: x, y1: 8, y2: HEIGHT - BELOW, class: 'mark' }),
       svg('text', { x: x + (side === 'end' ? -5 : 5), y: 20 + 15 * row, 'text-anchor': side, class: 'told' }, words));
@@ -124,7 +125,7 @@
       const d = points.map(([a, b], i) => `${i ? 'L' : 'M'}${atX(a).toFixed(2)},${atY(b).toFixed(2)}`).join('');
       picture.append(svg('path', { d, class: `curve ${className}` }));
     }
-    for (const one of marks) mark(picture, one, width, atX);
+    for (const one of marks) mark(picture, one, atX);
     for (const dot of dots) {
       picture.append(
         svg('circle', { cx: atX(dot.x), cy: atY(dot.y), r: 6, class: `dot ${dot.className}` },

@@ -36,7 +36,7 @@
   function showTable(result) {
     tableRows($('cost-table'), HEADINGS, result.lines.map((line, i) => ({
       cells: [
-        el('span', {}, swatch(i), ` ${line.key}`), `${line.moved.reads}, ${line.moved.writes}`,
+        el('span', { class: 'named' }, swatch(i), ` ${line.key}`), `${line.moved.reads}, ${line.moved.writes}`,
         el('span', {}, el('code', {}, bytes(line.moved.total))), el('code', {}, seconds(line.floor.seconds)),
         BOUNDS[line.floor.bound], brief(line.moved.intensity, 4), `${line.speedup.toFixed(2)}×`,
       ],
@@ -95,8 +95,10 @@
     const { regime, shape } = result;
     const marks = [{ at: shape.columns, words: 'this shape', row: 0 }];
     if (regime) {
-      marks.push({ at: Math.floor(regime.deciding / shape.itemsize), words: 'passes decide from here', row: 1 });
-      marks.push({ at: Math.floor(regime.lastLevel / (shape.rows * shape.itemsize)), words: 'tensor leaves the cache', row: 2 });
+      const deciding = Math.floor(regime.deciding / shape.itemsize);
+      const leaving = Math.floor(regime.lastLevel / (shape.rows * shape.itemsize));
+      marks.push({ at: deciding, words: 'passes decide →', row: 1 });
+      if (leaving !== deciding) marks.push({ at: leaving, words: 'tensor past cache →', row: 2 });
     }
     const [from, to] = [over[0], over.at(-1)];
     logChart($('cost-curve'), {

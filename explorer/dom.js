@@ -70,7 +70,7 @@
     return el('span', { class: 'bits' },
       el('code', { 'aria-label': `bits ${all}, of which ${lost.length || 'further ones'} do not fit; rounded ${way}` },
         point(kept, 0), el('span', { class: 'lost' }, lost + more)),
-      ` × 2^${text(power)}, rounded ${way}`);
+      ' × 2', el('sup', {}, text(power)), `, rounded ${way}`);
   }
 
   /** The operations of a step as list items, with a name for each where there are names. */
@@ -112,7 +112,7 @@
     }
     function show() {
       play.lastChild.textContent = timer === null ? 'Play' : 'Pause';
-      play.firstChild.textContent = timer === null ? '▶ ' : '❚❚ ';
+      play.firstChild.textContent = timer === null ? '▶ ' : '■ ';
       for (const live of document.querySelectorAll(`[data-live="${key}"]`)) {
         live.setAttribute('aria-live', timer === null ? 'polite' : 'off');
       }
@@ -120,8 +120,8 @@
     const steer = (name, sign, target) => button(name, sign, () => { stop(); go(target()); });
     root.replaceChildren(
       el('div', { class: 'buttons', role: 'group', 'aria-label': label },
-        steer('First', '⏮', () => 0), steer('Back', '◀', () => at() - 1), play,
-        steer('Next', '▷', () => at() + 1), steer('End', '⏭', count)),
+        steer('First', '«', () => 0), steer('Back', '‹', () => at() - 1), play,
+        steer('Next', '›', () => at() + 1), steer('End', '»', count)),
       el('div', { class: 'slide' }, slider, place));
     return {
       stop,

@@ -82,7 +82,7 @@
 
   function verdict(merged, streamed, truth) {
     if (Number.isNaN(merged.s) && !Number.isNaN(truth.s)) {
-      return 'Two states whose maximum is −inf were put together without the guard: −inf − (−inf) is not a number.';
+      return 'Without the guard an infinite maximum was taken from itself: −inf − (−inf) is not a number.';
     }
     if (Number.isNaN(merged.s)) return 'A NaN in one part taints the whole, as it must.';
     if (Object.is(merged.s, streamed.s) && Object.is(merged.m, streamed.m)) {

@@ -44,8 +44,8 @@
     return { m, s: ops.add(left, ops.mul(b.s, weight(b.m, m, ops, guard))) };
   }
 
-  /** Natural log of the sum of exp of all entries seen; that of a row without a finite maximum is the maximum. */
-  const lse = (state, ops) => (Number.isFinite(state.m) ? ops.add(state.m, ops.log(state.s)) : state.m);
+  /** Natural log of the sum of exp of all entries seen: -inf of nothing, +inf where m is, NaN where tainted. */
+  const lse = (state, ops) => ops.add(state.m, ops.log(state.s));
 
   /** The probability of x under the state; NaN where m is infinite or NaN. */
   function value(x, state, ops) {

@@ -120,6 +120,7 @@
       `${run.stalled} additions changed nothing: ${brief(100 * run.lost.stalling)} % of the true sum.`,
       `${count(run.subnormals)} exponentials lie below the normal numbers.`,
     ];
+    if (Number.isNaN(run.state.s)) lines.splice(0, 3, 'The sum is NaN in the end: there is nothing left to lose.');
     const rounded = run.held.filter((x, i) => !Object.is(x, run.given[i])).length;
     if (rounded) lines.push(`${rounded} entries are no numbers of ${run.format.name} and were rounded first.`);
     $('stream-losses').replaceChildren(...lines.map((line) => el('li', {}, line)));
