@@ -4,7 +4,7 @@
   const Explorer = (globalThis.Explorer = globalThis.Explorer || {});
   const { $, el, svg, tableRows } = Explorer.dom;
   const { brief } = Explorer.formats;
-  const { bytes, seconds, rate } = Explorer.units;
+  const { bytes, seconds, rate, decimals } = Explorer.units;
   const { logChart, short } = Explorer.charts;
   const { parseWhole, parseAmount } = Explorer.row;
   const { cost, data, page } = Explorer;
@@ -38,7 +38,7 @@
       cells: [
         el('span', { class: 'named' }, swatch(i), ` ${line.key}`), `${line.moved.reads}, ${line.moved.writes}`,
         el('span', {}, el('code', {}, bytes(line.moved.total))), el('code', {}, seconds(line.floor.seconds)),
-        BOUNDS[line.floor.bound], brief(line.moved.intensity, 4), `${line.speedup.toFixed(2)}×`,
+        BOUNDS[line.floor.bound], brief(line.moved.intensity, 4), `${decimals(line.speedup, 2)}×`,
       ],
     })));
   }

@@ -302,7 +302,20 @@ def values() -> dict[str, Any]:
         "costs": cost_values(),
         "units": [
             [n, units.bytes_text(n), units.seconds_text(n * 1e-9), units.rate_text(float(n))]
-            for n in (1, 999, 1024, 999_949, 999_951, 134_217_728, 402_653_184, 10**12, 2**43, 3 * 10**15)
+            for n in (
+                1,
+                999,
+                1024,
+                999_949,
+                999_951,
+                134_217_728,
+                1250,
+                31_250,
+                402_653_184,
+                10**12,
+                2**43,
+                3 * 10**15,
+            )
         ],
         "attention": [
             attention_values(6, 8, 2, (2, 4), False, 1),

@@ -24,9 +24,7 @@ def page() -> Path:
 
 
 def command(
-    path: Annotated[
-        bool, typer.Option("--path", help="Print where the page is, and open nothing.")
-    ] = False,
+    path: Annotated[bool, typer.Option("--path", help="Print where the page is, and open nothing.")] = False,
 ) -> None:
     """Open the explorer in a browser: the stream, its merges, bytes and tiles of attention, to step through.
 
