@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ def unfold(page: Any) -> None:
 def test_every_control_works(explorer: Any) -> None:
     """Each is operated once in every way it has; what it controls must change on the page."""
     page = explorer("device=own&cuts=2,4")
-    skin = "() => document.documentElement.dataset.theme + document.querySelector('main').innerHTML"
+    skin = "() => location.hash + document.querySelector('main').innerHTML"
     page.evaluate("const out = document.createElement('output'); out.id = 'probe'; document.body.append(out)")
 
     def changes(act: Any) -> bool:
@@ -71,8 +72,8 @@ def test_every_control_works(explorer: Any) -> None:
 def test_every_control_is_named(explorer: Any) -> None:
     unnamed = explorer("device=own").evaluate(
         """(controls) => [...document.querySelectorAll(controls)].filter((one) => {
-          const words = one.getAttribute('aria-label') || [...(one.labels || [])].map((l) => l.innerText).join('');
-          return !(words || one.innerText || '').trim();
+          const labels = [...(one.labels || [])].map((label) => label.innerText).join('');
+          return !(one.getAttribute('aria-label') || labels || one.innerText || '').trim();
         }).map((one) => one.outerHTML)""",
         CONTROLS,
     )
@@ -95,7 +96,8 @@ def test_the_keyboard_alone_goes_everywhere(explorer: Any) -> None:
                   const one = document.activeElement;
                   one.dataset.visited = String(Number(one.dataset.visited || 0) + 1);
                   const style = getComputedStyle(one);
-                  return style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2 ? 'ring' : one.outerHTML;
+                  const ring = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2;
+                  return ring ? 'ring' : one.outerHTML;
                 }"""
             )
         )
@@ -162,10 +164,11 @@ FAINT = """() => {
   const faint = [];
   while (walker.nextNode()) {
     const one = walker.currentNode.parentElement;
-    if (!walker.currentNode.data.trim() || !one.checkVisibility() || one.closest('noscript, button:disabled')) continue;
+    if (!walker.currentNode.data.trim() || !one.checkVisibility()) continue;
+    if (one.closest('noscript, button:disabled')) continue;
     const style = getComputedStyle(one);
-    const [a, b] = [light(one.closest('svg') ? style.fill : style.color), light(ground(one))].sort((x, y) => y - x);
-    const ratio = (a + 0.05) / (b + 0.05);
+    const shades = [light(one.closest('svg') ? style.fill : style.color), light(ground(one))];
+    const ratio = (Math.max(...shades) + 0.05) / (Math.min(...shades) + 0.05);
     if (ratio < 4.5) faint.push(`${ratio.toFixed(2)} ${one.outerHTML.slice(0, 120)}`);
   }
   return faint;
@@ -200,7 +203,7 @@ def test_what_changes_is_said_and_the_page_has_an_outline(explorer: Any) -> None
     levels = page.locator("h1, h2, h3").evaluate_all("all => all.map((one) => Number(one.tagName[1]))")
     assert levels[0] == 1
     assert levels.count(1) == 1
-    assert all(b - a <= 1 for a, b in zip(levels, levels[1:], strict=False))
+    assert all(b - a <= 1 for a, b in itertools.pairwise(levels))
     assert page.locator("main").count() == page.locator("header").count() == page.locator("nav").count() == 1
     titled = "all => all.every((one) => document.getElementById(one.getAttribute('aria-labelledby')))"
     assert page.locator("section").evaluate_all(titled)
