@@ -3,7 +3,7 @@
   'use strict';
   const Explorer = (globalThis.Explorer = globalThis.Explorer || {});
   const { $, el, svg, tableRows, code, transport } = Explorer.dom;
-  const { text, brief } = Explorer.formats;
+  const { text, brief, count } = Explorer.formats;
   const { parseWhole } = Explorer.row;
   const page = Explorer.page;
   const SIZES = {
@@ -105,9 +105,10 @@
     });
     tableRows($('attention-outputs'), ['', 'm', 's', 'o / s now', 'Direct attention', 'Apart by'], rows);
     const apart = Math.max(0, ...run.outputs.flatMap((o, i) => o.map((x, c) => Math.abs(x - run.direct[i].o[c]))));
-    const hidden = run.skipped.length ? ` The mask hides ${run.skipped.length} tiles altogether: they are never made.` : '';
+    const many = run.skipped.length;
+    const hidden = many ? ` Hidden by the mask and never made: ${count(many, 'tile', 'tiles')}.` : '';
     $('attention-end').textContent =
-      `After all ${run.steps.length} tiles the outputs differ from direct attention by ${brief(apart, 2)} at most.${hidden}`;
+      `After ${count(run.steps.length, 'tile', 'tiles')} the outputs differ from direct attention by ${brief(apart, 2)} at most.${hidden}`;
   }
 
   const steps = transport($('attention-steps'), {

@@ -134,10 +134,10 @@
     box.replaceChildren(picture, el('p', { class: 'axis' }, y.label));
   }
 
-  /** A number as ticks have it: 1k, 10k, 1M, 10 G. */
-  function short(n) {
+  /** A number as ticks have it: 1k, 10k, 1M. */
+  function short(n, gap = '') {
     for (const [unit, size] of [['T', 1e12], ['G', 1e9], ['M', 1e6], ['k', 1e3]]) {
-      if (n >= size) return `${brief(n / size)}${unit}`;
+      if (n >= size) return `${brief(n / size)}${gap}${unit}`;
     }
     return text(n);
   }

@@ -102,7 +102,7 @@
     }
     const [from, to] = [over[0], over.at(-1)];
     logChart($('cost-curve'), {
-      x: { label: 'columns', from, to, text: short },
+      x: { label: 'columns', from, to, text: (n) => short(n) },
       y: { label: 'Upright: least seconds', from: Math.min(...times) / 2, to: Math.max(...times) * 2, text: (t) => seconds(t).replace('.0', '') },
       lines, marks: marks.filter(({ at }) => at >= from && at <= to),
       label: `Least time against columns, ${over.length} lengths from ${from} to ${to}`,
@@ -122,7 +122,7 @@
     const low = Math.min(roof(from), ...dots.map((dot) => dot.y)) / 2;
     logChart($('cost-roofline'), {
       x: { label: 'flop/byte', from, to, text: (x) => (x >= 1000 ? short(x) : brief(x)) },
-      y: { label: 'Upright: flop/s at the floor', from: low, to: roof(to) * 3, text: short },
+      y: { label: 'Upright: flop/s at the floor', from: low, to: roof(to) * 3, text: (n) => short(n) },
       lines: [{ className: 'roof', points: [[from, roof(from)], ...corner, [to, roof(to)]] }],
       marks: ridge === null ? [] : [{ at: ridge, words: `ridge ${brief(ridge)}`, row: 3 }], dots,
       label: `Roofline of ${rates.name}` + (ridge === null ? '' : `, ridge at ${brief(ridge)} flop a byte`),
@@ -137,8 +137,8 @@
     const told = [
       ['memory', rate(rates.bandwidth), 'memory_bandwidth'],
       ['last-level cache', rates.last_level ? bytes(rates.last_level) : null, 'last_level'],
-      ['plain arithmetic', rates.vector_peak ? `${short(rates.vector_peak)}flop/s` : null, 'peak.float32'],
-      ['exponentials', rates.exp_rate ? `${short(rates.exp_rate)}/s` : null, 'transcendentals_per_clock'],
+      ['plain arithmetic', rates.vector_peak ? `${short(rates.vector_peak, ' ')}flop/s` : null, 'peak.float32'],
+      ['exponentials', rates.exp_rate ? `${short(rates.exp_rate, ' ')}/s` : null, 'transcendentals_per_clock'],
       ['a launch', rates.launch ? seconds(rates.launch) : null, 'launch'],
     ];
     $('cost-sources').replaceChildren(...told.map(([name, amount, key]) =>

@@ -106,6 +106,9 @@
     return Number.isFinite(x) ? text(Number(x.toPrecision(digits))) : text(x);
   }
 
+  /** "1 entry", "2 entries". */
+  const count = (n, one, many) => `${n} ${n === 1 ? one : many}`;
+
   /**
    * The significant bits of x, not 0 and finite: those that `format` has room for, and those it has not. The bit
    * before the point is the first of them; zeros at the end of the second part are left out.
@@ -123,5 +126,5 @@
     return { kept: all.slice(0, room), lost: all.slice(room).replace(/0+$/, ''), power };
   }
 
-  Explorer.formats = { FORMATS, exponent, ulp, round, arithmetic, text, brief, bits };
+  Explorer.formats = { FORMATS, exponent, ulp, round, arithmetic, text, brief, count, bits };
 })();

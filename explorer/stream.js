@@ -3,7 +3,7 @@
   'use strict';
   const Explorer = (globalThis.Explorer = globalThis.Explorer || {});
   const { $, el, tableRows, code, operations, transport } = Explorer.dom;
-  const { text, brief, FORMATS } = Explorer.formats;
+  const { text, brief, count, FORMATS } = Explorer.formats;
   const page = Explorer.page;
   const NAMES = ['drop of the maximum, m − m′', 'the factor', 's times the factor', 'distance, x − m′',
     'the new term', 'the new s'];
@@ -53,13 +53,15 @@
   }
 
   function relative(computed, truth) {
-    if (computed === truth || (Number.isNaN(computed) && Number.isNaN(truth))) return 0;
+    if (computed === truth) return 0;
     const error = (computed - truth) / Math.abs(truth);
     return Number.isFinite(error) ? error : NaN;
   }
 
-  /** An error with its size in units of roundoff. */
-  function errorText(error, format) {
+  /** A relative error with its size in units of roundoff. */
+  function errorText(computed, truth, format) {
+    if (Number.isNaN(computed) && Number.isNaN(truth)) return 'none: both NaN';
+    const error = relative(computed, truth);
     if (Number.isNaN(error)) return 'none: no finite value';
     if (error === 0) return '0';
     return `${brief(error)} (${brief(Math.abs(error) * 2 ** format.precision, 2)} u)`;
@@ -72,11 +74,12 @@
     const wide = Explorer.formats.arithmetic(FORMATS.float64);
     const lse = Explorer.state.lse(state, Explorer.formats.arithmetic(format));
     const trueLse = Explorer.state.lse(truth, wide);
-    const gap = lse === trueLse || (Number.isNaN(lse) && Number.isNaN(trueLse)) ? 0 : lse - trueLse;
+    const gap = lse === trueLse ? 0 : lse - trueLse;
+    const apart = Number.isFinite(gap) ? brief(gap) : `none: ${Number.isNaN(trueLse) ? 'both NaN' : 'no finite value'}`;
     const rows = [
-      ['m, the maximum', state.m, truth.m, errorText(relative(state.m, truth.m), format)],
-      ['s, the sum', state.s, truth.s, errorText(relative(state.s, truth.s), format)],
-      ['log-sum-exp', lse, trueLse, Number.isFinite(gap) ? text(Number(gap.toPrecision(3))) : 'none: no finite value'],
+      ['m, the maximum', state.m, truth.m, errorText(state.m, truth.m, format)],
+      ['s, the sum', state.s, truth.s, errorText(state.s, truth.s, format)],
+      ['log-sum-exp', lse, trueLse, apart],
     ];
     tableRows($('stream-state'), ['', 'Computed', 'Truth', 'Error'], rows.map(([name, computed, truthful, error], i) => ({
       cells: [name, code(computed, format), code(truthful), error],
@@ -113,16 +116,17 @@
   }
 
   function showLosses() {
-    const count = (marked) => marked.filter(Boolean).length;
+    const of = (marked, one, many) => count(marked.filter(Boolean).length, one, many);
     const lines = [
-      `${count(run.zeros)} exponentials became 0 and ${count(run.vanished)} entries were wiped out by a rescale: ` +
+      `${of(run.zeros, 'exponential', 'exponentials')} became 0 and ${of(run.vanished, 'entry', 'entries')} went to 0 in ` +
+        'a rescale: ' +
         `${brief(100 * run.lost.underflow)} % of the true sum.`,
-      `${run.stalled} additions changed nothing: ${brief(100 * run.lost.stalling)} % of the true sum.`,
-      `${count(run.subnormals)} exponentials lie below the normal numbers.`,
+      `${count(run.stalled, 'addition', 'additions')} changed nothing: ${brief(100 * run.lost.stalling)} % of the true sum.`,
+      `${of(run.subnormals, 'exponential', 'exponentials')} below the normal numbers, with fewer bits.`,
     ];
     if (Number.isNaN(run.state.s)) lines.splice(0, 3, 'The sum is NaN in the end: there is nothing left to lose.');
     const rounded = run.held.filter((x, i) => !Object.is(x, run.given[i])).length;
-    if (rounded) lines.push(`${rounded} entries are no numbers of ${run.format.name} and were rounded first.`);
+    if (rounded) lines.push(`${count(rounded, 'entry', 'entries')} rounded first, to numbers of ${run.format.name}.`);
     $('stream-losses').replaceChildren(...lines.map((line) => el('li', {}, line)));
   }
 
@@ -133,7 +137,7 @@
     }));
     tableRows($('stream-values'), ['', 'Computed', 'Truth', 'Error'], rows);
     const left = run.y.length - TABLE_ROWS;
-    $('stream-more').textContent = left > 0 ? `${left} further entries are not shown.` : '';
+    $('stream-more').textContent = left > 0 ? `Not shown: ${count(left, 'further entry', 'further entries')}.` : '';
   }
 
   function show(settings) {

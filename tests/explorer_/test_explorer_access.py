@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from conftest import SHOTS  # type: ignore[attr-defined]
+from explorer_window import SHOTS
 
 PHONE = 360
 #: Settings that fill the page in different ways.

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import PAGE, SHOTS, cells, number  # type: ignore[attr-defined]
+from explorer_window import PAGE, SHOTS, cells, number
 
 from online_softmax import reference
 from online_softmax.numerics.explain import explain
