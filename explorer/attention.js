@@ -13,7 +13,10 @@
   let run = null;
 
   /** A vector in few digits; all of them are in the title. */
-  const vector = (o) => el('code', { title: o.map((x) => text(x)).join(', ') }, o.map((x) => brief(x, DIGITS)).join(', '));
+  function vector(o) {
+    return el('code', { title: o.map((x) => text(x)).join(', ') }, o.map((x) => brief(x, DIGITS)).join(', '));
+  }
+
   const few = (x) => el('code', { title: text(x) }, brief(x, DIGITS));
 
   /** What a cell of the matrix is at step k: in the tile, done, hidden by the mask, or to come. */
@@ -51,7 +54,8 @@
         }));
         const words = hidden ? '–' : score.toFixed(1);
         if (side >= 30) {
-          picture.append(svg('text', { x: x + side / 2, y: y + tall / 2 + 4, 'text-anchor': 'middle', class: 'score' }, words));
+          const place = { x: x + side / 2, y: y + tall / 2 + 4, 'text-anchor': 'middle', class: 'score' };
+          picture.append(svg('text', place, words));
         }
       });
     });
@@ -89,7 +93,8 @@
     for (let i = step.rows[0]; i < step.rows[1]; i += 1) {
       if (step.before[i].s > 0 && step.after[i].factor < 1) moved.push(`q${i}`);
     }
-    const where = `Tile ${k}: queries ${step.rows[0]} to ${step.rows[1] - 1}, keys ${step.keys[0]} to ${step.keys[1] - 1}. `;
+    const [rows, keys] = [step.rows, step.keys].map(([from, end]) => `${from} to ${end - 1}`);
+    const where = `Tile ${k}: queries ${rows}, keys ${keys}. `;
     return where + (moved.length
       ? `A larger maximum for ${moved.join(', ')}: s and every number of o are multiplied by the factor first.`
       : 'No query that had seen keys meets a larger maximum: nothing is rescaled.');
@@ -104,7 +109,8 @@
       return { cells: [`q${i}`, code(state.m), code(state.s), vector(now), vector(run.direct[i].o), brief(gap, 2)] };
     });
     tableRows($('attention-outputs'), ['', 'm', 's', 'o / s now', 'Direct attention', 'Apart by'], rows);
-    const apart = Math.max(0, ...run.outputs.flatMap((o, i) => o.map((x, c) => Math.abs(x - run.direct[i].o[c]))));
+    const gaps = run.outputs.flatMap((o, i) => o.map((x, c) => Math.abs(x - run.direct[i].o[c])));
+    const apart = Math.max(0, ...gaps);
     const many = run.skipped.length;
     const hidden = many ? ` Hidden by the mask and never made: ${count(many, 'tile', 'tiles')}.` : '';
     $('attention-end').textContent =

@@ -11,7 +11,8 @@
   const OWN = 'own';
   // All counts stay below 2^53 with these: 4 passes, 8 bytes, 19 flops an element.
   const [MOST_ROWS, MOST_COLUMNS] = [1e6, 1e7];
-  const HEADINGS = ['', 'Reads, writes', 'Bytes moved', 'Least time', 'Held back by', 'Flop/byte', 'Against three_pass'];
+  const HEADINGS = ['', 'Reads, writes', 'Bytes moved', 'Least time', 'Held back by', 'Flop/byte',
+    'Against three_pass'];
   const BOUNDS = { memory: 'memory', compute: 'arithmetic', exp: 'exponentials', launch: 'the launch' };
 
   /** The machine chosen, or null where one of the reader's own numbers is none. */
@@ -51,15 +52,17 @@
   function remarks(result) {
     const { regime, machine: rates, shape, lines } = result;
     const told = [];
-    if (regime === null) told.push('No size of the last cache is known here, so no regime is told: bytes and times are those of memory.');
-    else {
+    if (regime === null) {
+      told.push('No size of the last cache is known here, so no regime is told: bytes and times are those of memory.');
+    } else {
       told.push(`${bytes(regime.lastLevel)} of last-level cache shared by ${regime.resident} rows in flight leave ` +
         `${bytes(regime.deciding)} a row (${Math.floor(regime.deciding / shape.itemsize)} columns). From there on the ` +
         'number of passes decides.');
       told.push({
-        'tensor in cache': `The whole tensor, ${bytes(regime.tensor)}, fits the cache: further passes are served by it, ` +
-          'and the number of passes does not predict the time of a tensor that was just made.',
-        'rows in cache': 'The rows in flight fit the cache: memory sees every element once, whatever the algorithm.',
+        'tensor in cache': `The whole tensor, ${bytes(regime.tensor)}, fits the cache: further passes are served by ` +
+          'it, and the number of passes does not predict the time of a tensor that was just made.',
+        'rows in cache':
+          'The rows in flight fit the cache: memory sees every element once, whatever the algorithm.',
         'rows past cache': 'The rows in flight do not fit the cache: each pass goes to memory again.',
       }[regime.name]);
       if (rates.units && rates.units < regime.resident) {
@@ -103,7 +106,10 @@
     const [from, to] = [over[0], over.at(-1)];
     logChart($('cost-curve'), {
       x: { label: 'columns', from, to, text: (n) => short(n) },
-      y: { label: 'Upright: least seconds', from: Math.min(...times) / 2, to: Math.max(...times) * 2, text: (t) => seconds(t).replace('.0', '') },
+      y: {
+        label: 'Upright: least seconds', from: Math.min(...times) / 2, to: Math.max(...times) * 2,
+        text: (t) => seconds(t).replace('.0', ''),
+      },
       lines, marks: marks.filter(({ at }) => at >= from && at <= to),
       label: `Least time against columns, ${over.length} lengths from ${from} to ${to}`,
     });

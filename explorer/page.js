@@ -99,7 +99,8 @@
       const known = PLACES[key] ? PLACES[key].test(value) : control && (!some || some.includes(value));
       if (known) asked[key] = value;
       else {
-        const would = some ? `${some.join(', ')} would do` : PLACES[key] ? 'whole numbers would do' : 'there is no such setting';
+        const none = PLACES[key] ? 'whole numbers would do' : 'there is no such setting';
+        const would = some ? `${some.join(', ')} would do` : none;
         vain.push(`${key.slice(0, 40)}="${value.slice(0, 40)}": ${would}.`);
       }
     }

@@ -80,5 +80,7 @@
   /** The weighted mean of the values: o / s, zeros where nothing was seen. */
   const output = (state, ops) => state.o.map((part) => (state.m === -Infinity ? 0 : ops.div(part, state.s)));
 
-  Explorer.state = { identity, pivot, joint, weight, push, merge, lse, value, logValue, identityWith, pushBlock, output };
+  Explorer.state = {
+    identity, pivot, joint, weight, push, merge, lse, value, logValue, identityWith, pushBlock, output,
+  };
 })();
