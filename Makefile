@@ -11,7 +11,7 @@ REQUIREMENTS := $(PYTHON) scripts/requirements.py
 # `make bench QUICK=1` only tries the harness.
 BENCH_FLAGS := $(if $(QUICK),--quick)
 
-SOURCES := CMakeLists.txt pyproject.toml LICENSE $(wildcard README.md) \
+SOURCES := CMakeLists.txt pyproject.toml LICENSE $(wildcard README.md) $(wildcard explorer/*) \
   $(shell find native src -type f ! -path 'native/tests/*' ! -path 'native/count/*' ! -path 'native/exhaustive/*' ! -path '*/__pycache__/*' ! -name '*.so')
 NATIVE_FILES = $(shell find native -name '*.cpp' -o -name '*.h')
 CMAKE := $(shell command -v cmake || echo $(VENV)/native/bin/cmake)
