@@ -23,7 +23,7 @@ THREADS = $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)))')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test examples exhaustive scoreboard bench bench-faces bench-losses count lint format sanitize wheel check-neon check-avx2 clean
+.PHONY: help demo test examples exhaustive proofs scoreboard bench bench-faces bench-losses count lint format sanitize wheel check-neon check-avx2 clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ $(EXHAUSTIVE): $(VENV)/.package $(CMAKE_READY) $(wildcard native/exhaustive/*)
 	  -DCORE_LIBRARY="$$(ls -t "$(CURDIR)"/build/cp*/libonline_softmax_core.a 2> /dev/null | head -n 1)"
 	MAKEFLAGS= $(CMAKE) --build build/exhaustive --parallel
 	@touch $@
+
+proofs: ## the machine-checked proofs, their axioms and their tables (installs Coq where it may; UPDATE=1: new tables)
+	$(PYTHON) scripts/proofs.py --install $(if $(UPDATE),--update)
 
 scoreboard: $(VENV)/.package $(VENV)/.extra-test $(VENV)/.extra-bench ## the conformance kit on every library: docs/scoreboard.md, peers.json
 	$(BIN)/python -m online_softmax.conformance.scoreboard --jobs $(THREADS)
