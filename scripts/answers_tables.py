@@ -36,7 +36,11 @@ BANDWIDTH, RIDGE = 2.0e12, 35
 #: The head of part 6: features, bytes of an element, elements on chip.
 HEAD_DIM, HALF, ONCHIP = 64, 2, 65536
 FORMAT_NAMES: Final = ("float32", "float16", "bfloat16")
-VARIANTS: Final = {"three_pass": "three passes", "online": "online, two passes", "cached": "online, row kept on chip"}
+VARIANTS: Final = {
+    "three_pass": "three passes",
+    "online": "online, two passes",
+    "cached": "online, row kept on chip",
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,9 @@ def questions(docs: Path) -> list[Question]:
     """All of questions.toml, in its order. SystemExit where one has no heading, or several."""
     found = {}
     for page in PAGES:
-        for number, heading in re.findall(r"^## ([\dB]\.[\dT]) (.+)$", (docs / page).read_text("utf-8"), re.M):
+        for number, heading in re.findall(
+            r"^## ([\dB]\.[\dT]) (.+)$", (docs / page).read_text("utf-8"), re.M
+        ):
             if number in found:
                 raise SystemExit(f"{page}: a second heading of {number}")
             found[number] = page, heading
@@ -74,7 +80,9 @@ def questions(docs: Path) -> list[Question]:
     if [entry["id"] for entry in listed] != list(found):
         raise SystemExit(f"questions.toml lists {[entry['id'] for entry in listed]}, the pages {list(found)}")
     return [
-        Question(entry["id"], entry["answer"], tuple(entry["proved"]), tuple(entry["tests"]), *found[entry["id"]])
+        Question(
+            entry["id"], entry["answer"], tuple(entry["proved"]), tuple(entry["tests"]), *found[entry["id"]]
+        )
         for entry in listed
     ]
 
@@ -227,9 +235,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing, fail where a page is stale")
     given_arguments = parser.parse_args()
     docs = ROOT / "docs"
-    stale = [
-        (page, text) for page, text in renewed(docs).items() if text != (docs / page).read_text("utf-8")
-    ]
+    stale = [(page, text) for page, text in renewed(docs).items() if text != (docs / page).read_text("utf-8")]
     for page, text in stale:
         if given_arguments.check:
             print(f"docs/{page} is not current: run scripts/{Path(__file__).name}", file=sys.stderr)

@@ -51,7 +51,7 @@ def session(page: str) -> doctest.DocTest:
     kept, inside = [], False
     for line in text_of(page).split("\n"):
         if line.startswith("```"):
-            inside = line == "```pycon" and not inside
+            inside = line == "```python" and not inside
             line = ""
         kept.append(line if inside else "")
     return doctest.DocTestParser().get_doctest("\n".join(kept), {}, page, page, 0)
@@ -90,7 +90,7 @@ def of_code(page: str) -> set[Decimal]:
 def prose(text: str) -> str:
     """A page without code, comments, the targets of links, numbers of questions, years, tests' names."""
     for pattern in (
-        r"```pycon\n.*?```", r"<!--.*?-->", r"\]\([^)\s]*\)", r"(?m)^#[^\n]*", r"\[[\dB]\.[\dT][ \]]", r"tests/\S+",
+        r"```python\n.*?```", r"<!--.*?-->", r"\]\([^)\s]*\)", r"(?m)^#[^\n]*", r"\[[\dB]\.[\dT][ \]]", r"tests/\S+",
         r"(?:[A-Z]\w+|et al\.),? \(?(?:19|20)\d\d\b", r"`test_\w+`", r"IEEE 754", r"(?i)\bparts? \d",
     ):  # fmt: skip
         text = re.sub(pattern, " ", text, flags=re.S)
@@ -177,7 +177,10 @@ def test_tables_and_references_are_current(scripts: dict[str, ModuleType]) -> No
 
 
 def test_a_stale_table_is_told_and_mended(
-    scripts: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scripts: dict[str, ModuleType],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     tables = scripts["tables"]
     (tmp_path / "docs" / "answers").mkdir(parents=True)
