@@ -31,7 +31,7 @@ _UNIT = re.compile(r"\s?(" + "|".join(sorted(_UNITS, key=len, reverse=True)) + r
 
 
 @pytest.fixture(scope="module")
-def scripts() -> Iterator[dict[str, ModuleType]]:
+def scripts() -> dict[str, ModuleType]:
     """scripts/answers_tables.py and scripts/proof_claims.py, which are in no package."""
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
@@ -39,7 +39,7 @@ def scripts() -> Iterator[dict[str, ModuleType]]:
         import proof_claims
     finally:
         sys.path.pop(0)
-    yield {"tables": answers_tables, "claims": proof_claims}
+    return {"tables": answers_tables, "claims": proof_claims}
 
 
 def text_of(page: str) -> str:
@@ -90,8 +90,9 @@ def of_code(page: str) -> set[Decimal]:
 def prose(text: str) -> str:
     """A page without code, comments, the targets of links, numbers of questions, years, tests' names."""
     for pattern in (
-        r"```python\n.*?```", r"<!--.*?-->", r"\]\([^)\s]*\)", r"(?m)^#[^\n]*", r"\[[\dB]\.[\dT][ \]]", r"tests/\S+",
-        r"(?:[A-Z]\w+|et al\.),? \(?(?:19|20)\d\d\b", r"`test_\w+`", r"IEEE 754", r"(?i)\bparts? \d",
+        r"```python\n.*?```", r"<!--.*?-->", r"\]\([^)\s]*\)", r"(?m)^#[^\n]*", r"\[[\dB]\.[\dT][ \]]",
+        r"tests/\S+", r"(?:[A-Z]\w+|et al\.),? \(?(?:19|20)\d\d\b", r"`test_\w+`", r"IEEE 754",
+        r"(?i)\bparts? \d",
     ):  # fmt: skip
         text = re.sub(pattern, " ", text, flags=re.S)
     return text
