@@ -91,6 +91,13 @@ def faults(root: Path = ROOT) -> list[str]:
         ]
         wrong += [f"{file}: {name} is listed, but not proved there" for name in entries if name not in names]
         wrong += [f"{file}: {name} is listed twice" for name in set(entries) if entries.count(name) > 1]
+    # A name is an address in README.md, so it is one file's alone.
+    homes = {claim.theorem: claim.file for claim in reversed(listed)}
+    wrong += [
+        f"{claim.file}: {claim.theorem} is a name of {homes[claim.theorem]}, too"
+        for claim in listed
+        if homes[claim.theorem] != claim.file
+    ]
     wrong += [
         f"{claim.file} is listed, but not there"
         for claim in listed
