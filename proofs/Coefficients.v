@@ -72,6 +72,9 @@ Definition f64_degree_11 : list (Z * Z) :=
    (2137558369220123, -78);
    (8617148487545099, -84)].
 
+(* native/exp.inl.h: exp_unshifted's magic, float *)
+Definition f32_unshifted_magic : Z * Z := (3, 22).
+
 (* native/scans_double.inl.h: Coefficients<F64, 7> *)
 Definition f64_degree_7 : list (Z * Z) :=
   [(6243314768165359, -53);

@@ -120,6 +120,8 @@ def _exp(root: Path) -> Iterator[Entry]:
             if len(c) != degree:
                 raise Missing(f"{source.name}: {kind} has {len(c)} coefficients, not {degree}")
             yield f"{small}_degree_{degree}", f"{source.name}: {kind}", c
+    block, words = "OSM_INLINE void exp_unshifted(", r"const V magic = V::set\(sizeof\(S\) == 4 \? \(S\)(\S+) :"
+    yield "f32_unshifted_magic", f"{source.name}: exp_unshifted's magic, float", source.literal(block, words)
     scans = Source(root, "native/scans_double.inl.h")
     c = scans.array("struct Coefficients<F64, 7> {", "c", _same)
     yield "f64_degree_7", f"{scans.name}: Coefficients<F64, 7>", c
