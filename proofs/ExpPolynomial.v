@@ -64,13 +64,32 @@ Proof.
   - rewrite Rmult_assoc, inverse. lra.
 Qed.
 
-(* Spell a list of coefficients out. *)
+(* Write numbers out, and lists of coefficients. *)
+Ltac write_numbers :=
+  repeat match goal with
+         | |- context [number ?x] =>
+             lazymatch x with (_, _) => fail | _ => let pair := eval cbv in x in change (number x) with (number pair) end
+         | H : context [number ?x] |- _ =>
+             lazymatch x with
+             | (_, _) => fail
+             | _ => let pair := eval cbv in x in change (number x) with (number pair) in H
+             end
+         end;
+  unfold number in *; cbn [fst snd] in *;
+  repeat match goal with
+         | |- context [(?b ^ ?k)%Z] => let v := eval vm_compute in (b ^ k)%Z in change (b ^ k)%Z with v
+         | H : context [(?b ^ ?k)%Z] |- _ => let v := eval vm_compute in (b ^ k)%Z in change (b ^ k)%Z with v in H
+         end;
+  repeat match goal with
+         | |- context [IZR (Zpos ?m * Zpos ?k)] =>
+             let v := eval vm_compute in (Zpos m * Zpos k)%Z in change (Zpos m * Zpos k)%Z with v
+         | H : context [IZR (Zpos ?m * Zpos ?k)] |- _ =>
+             let v := eval vm_compute in (Zpos m * Zpos k)%Z in change (Zpos m * Zpos k)%Z with v in H
+         end.
+
 Ltac spell c :=
   let numbers := eval cbv in c in change c with numbers;
-  cbn [polynomial sum_of_powers]; unfold polynomial; cbn [sum_of_powers]; unfold number; cbn [fst snd];
-  repeat match goal with
-         | |- context [IZR (2 ^ ?k)] => let v := eval cbv in (2 ^ k)%Z in change (2 ^ k)%Z with v
-         end.
+  unfold polynomial; cbn [sum_of_powers]; write_numbers.
 
 Ltac by_taylor c degree precision :=
   let f := fresh "f" in let reach := fresh "reach" in
@@ -106,17 +125,17 @@ Definition log2e : R := / ln 2.
 
 (* Two words of log2(e): what they leave out. *)
 Theorem log2e_words_f32 : Rabs (log2e - (number f32_log2e_high + number f32_log2e_low)) <= 4.3e-16.
-Proof. unfold log2e, number; simpl fst; simpl snd; cbv iota beta. interval with (i_prec 80). Qed.
+Proof. unfold log2e. write_numbers. interval with (i_prec 80). Qed.
 
 Theorem log2e_words_f64 : Rabs (log2e - (number f64_log2e_high + number f64_log2e_low)) <= 1.1e-33.
-Proof. unfold log2e, number; simpl fst; simpl snd; cbv iota beta. interval with (i_prec 160). Qed.
+Proof. unfold log2e. write_numbers. interval with (i_prec 160). Qed.
 
 (* Of one word alone: the base of float32's order="any" is e^(1 - eta), eta between these. *)
 Theorem exact32_eta : 1.3349e-8 <= 1 - number exact32_log2e * ln 2 <= 1.335e-8.
-Proof. unfold number; simpl fst; simpl snd; cbv iota beta. split; interval with (i_prec 80). Qed.
+Proof. write_numbers. split; interval with (i_prec 80). Qed.
 
 Theorem exact64_eta : Rabs (1 - (number exact64_log2e + number exact64_log2e_low) * ln 2) <= 7.4e-34.
-Proof. unfold number; simpl fst; simpl snd; cbv iota beta. interval with (i_prec 160). Qed.
+Proof. write_numbers. interval with (i_prec 160). Qed.
 
 (* Logarithms (native/same_log.h): log(1 + s) - log(1 - s) = 2*s + 2*s^3 * (1/3 + s^2/5 + ...), |s| <= 3 - sqrt(8). *)
 Theorem log_series_approximates s :
@@ -128,7 +147,7 @@ Proof.
 Qed.
 
 Theorem log2_words : Rabs (ln 2 - (number log2_high + number log2_low)) <= 5.8e-34.
-Proof. unfold number; simpl fst; simpl snd; cbv iota beta. interval with (i_prec 160). Qed.
+Proof. write_numbers. interval with (i_prec 160). Qed.
 
 (* tanh near 0 (native/tanh.inl.h) by its series, x + x^3 * (-1/3 + ...). *)
 Definition tanh_series (c : list (Z * Z)) (x : R) : R := x + x * x ^ 2 * sum_of_powers c (x ^ 2).
