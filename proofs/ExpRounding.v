@@ -136,17 +136,32 @@ Ltac write_out :=
              let v := eval vm_compute in (Z.pow_pos 2 k) in change (Z.pow_pos 2 k) with v in H
          end.
 
-(* Name the error of the innermost rounding, at most 2^(k - bits) for a number up to 2^k in size. *)
+Lemma named_error (round : R -> R) x bound :
+  Rabs (round x - x) <= bound -> exists value error, round x = value /\ value = x + error /\ - bound <= error <= bound.
+Proof.
+  intros near. apply Rabs_le_inv in near. exists (round x), (round x - x). repeat split; lra.
+Qed.
+
+(* 2^k as interval arithmetic takes it. *)
+Ltac power_of_2 k :=
+  lazymatch k with
+  | Zneg ?m => let v := eval vm_compute in (2 ^ Zpos m)%Z in constr:(/ IZR v)
+  | _ => let v := eval vm_compute in (2 ^ k)%Z in constr:(IZR v)
+  end.
+
+(* Name the innermost rounding's result, and its error: at most 2^(k - bits) for a number up to 2^k in size. *)
 Ltac name_error round lemma bits k :=
   match goal with
   | |- context [round ?e] =>
       lazymatch e with context [round _] => fail | _ => idtac end;
-      let error := fresh "error" in let equation := fresh "equation" in let bound := fresh "bound" in
-      assert (bound : Rabs (round e - e) <= bpow radix2 (k - bits));
-      [ apply (lemma k (bpow radix2 k)); [lia | reflexivity | reflexivity | write_out; first [interval | interval with (i_prec 60)]] |];
-      remember (round e - e) as error eqn:equation;
-      replace (round e) with (e + error) by (rewrite equation; ring);
-      clear equation; apply Rabs_le_inv in bound; write_out
+      let value := fresh "value" in let error := fresh "error" in let same := fresh "same" in
+      let meaning := fresh "meaning" in let bound := fresh "bound" in let range := fresh "range" in
+      let size := power_of_2 k in
+      let small := let less := eval vm_compute in (k - bits)%Z in power_of_2 less in
+      destruct (named_error round e small) as (value & error & same & meaning & bound);
+      [ apply (lemma k size); [lia | reflexivity | reflexivity | first [interval | interval with (i_prec 60)]] |];
+      rewrite same; clear same;
+      interval_intro (e + error) as range; rewrite <- meaning in range
   end.
 
 Ltac name_errors round lemma bits sizes :=
@@ -203,7 +218,7 @@ Proof.
   intros reach. spell_evaluated f32_degree_6.
   name_errors single single_error 25%Z [-9; -6; -4; -2; 0; 0]%Z.
   exists error4, error3, error2, (error1 + f * (error0 + f * error)).
-  split; [spell f32_degree_6; ring |]. repeat split; try lra; interval.
+  split; [spell f32_degree_6; subst; ring |]. repeat split; try lra; interval.
 Qed.
 
 Lemma degree_6_roundings_above f :
@@ -216,7 +231,7 @@ Proof.
   intros reach. spell_evaluated f32_degree_6.
   name_errors single single_error 25%Z [-9; -6; -4; -1; 0; 1]%Z.
   exists error4, error3, error2, (error1 + f * (error0 + f * error)).
-  split; [spell f32_degree_6; ring |]. repeat split; try lra; interval.
+  split; [spell f32_degree_6; subst; ring |]. repeat split; try lra; interval.
 Qed.
 
 (* Up to 2^f the value is not below 1, and near 0 it is 1: rounding is monotone and 1 is a number of the format. *)
