@@ -13,7 +13,7 @@ Lemma exp2_whole n f : exp2 (IZR n + f) = bpow radix2 n * exp2 f.
 Proof. unfold exp2. rewrite bpow_exp, <- exp_plus. f_equal. change (IZR radix2) with 2. ring. Qed.
 
 Lemma exp_is_exp2 x : exp x = exp2 (x * log2e).
-Proof. unfold exp2, log2e. f_equal. field. apply Rgt_not_eq. interval. Qed.
+Proof. unfold exp2, log2e. f_equal. field. apply Rgt_not_eq. enclose. Qed.
 
 (* ---- the exponential of the kernels *)
 
@@ -32,7 +32,7 @@ Lemma kernel_reduction x :
 Proof.
   intros range.
   destruct (magic_chooses_a_nearest_whole 24 (-149) 12582912 (x * number f32_log2e_high)) as (n & whole & near);
-    try lia; [write_numbers; write_out; split; interval |].
+    try lia; [write_numbers; write_out; split; enclose |].
   exists n. assert (kernel_whole x = IZR n) as chosen by exact whole.
   split; [exact chosen |]. unfold kernel_fraction. rewrite chosen. clear whole chosen. apply Rabs_le_inv in near.
   assert (range' : -151 <= IZR n <= 151).
@@ -42,12 +42,12 @@ Proof.
   assert (first : Rabs (single y - y) <= / 67108864).
   { apply (single_error (-1) (/ 2)); [lia | reflexivity | reflexivity | apply Rabs_le; lra]. }
   apply Rabs_le_inv in first. set (r := single y) in *. clearbody r.
-  assert (low : -2.1e-6 <= x * number f32_log2e_low <= 2.1e-6) by (clear words near; write_numbers; split; interval).
+  assert (low : -2.1e-6 <= x * number f32_log2e_low <= 2.1e-6) by (clear words near; write_numbers; split; enclose).
   assert (second : Rabs (single (x * number f32_log2e_low + r) - (x * number f32_log2e_low + r)) <= / 33554432).
   { apply (single_error 0 1); [lia | reflexivity | reflexivity | apply Rabs_le; lra]. }
   apply Rabs_le_inv in second. set (f := single _) in *. clearbody f.
   assert (rest : -5e-14 <= x * (log2e - (number f32_log2e_high + number f32_log2e_low)) <= 5e-14).
-  { set (d := log2e - _) in *. clearbody d. split; interval. }
+  { set (d := log2e - _) in *. clearbody d. split; enclose. }
   split; [apply Rabs_le; lra |]. split; [apply Rabs_le; lra |].
   replace (x * log2e - IZR n) with (x * (log2e - (number f32_log2e_high + number f32_log2e_low)) +
                                     x * number f32_log2e_low + y) by (unfold y; ring).
@@ -119,8 +119,8 @@ Qed.
 
 Lemma exp2_half g : -0.6 <= g -> bpow radix2 (0 - 1) <= exp2 g.
 Proof.
-  intros low. change (0 - 1)%Z with (-1)%Z. write_out. apply Rle_trans with (exp (-0.6 * ln 2)); [clear; interval |]. unfold exp2.
-  apply exp_le. apply Rmult_le_compat_r; [interval | lra].
+  intros low. change (0 - 1)%Z with (-1)%Z. write_out. apply Rle_trans with (exp (-0.6 * ln 2)); [clear; enclose |]. unfold exp2.
+  apply exp_le. apply Rmult_le_compat_r; [enclose | lra].
 Qed.
 
 Theorem kernel_exp_is_within_1_2_ulp x :
@@ -136,13 +136,13 @@ Proof.
   clearbody g. apply Rabs_le_inv in reach. pose proof moved as moved'. apply Rabs_le_inv in moved'.
   assert (is_single (evaluated single f32_degree_6 f)) as there by (apply generic_format_round; typeclasses eauto).
   pose proof (exp2_half g) as half. set (p := evaluated single f32_degree_6 f) in *.
-  assert (exp2 g <= 1.43) as most by (unfold exp2; assert (g <= 0.51) by lra; interval).
+  assert (exp2 g <= 1.43) as most by (unfold exp2; assert (g <= 0.51) by lra; enclose).
   destruct (Rle_lt_dec f 0) as [f_below | f_above].
   - pose proof (degree_6_below f g) as near. fold p in near.
     assert (Rabs (p - exp2 g) <= 1.2 * bpow radix2 (-24)) as off by (apply near; [lra | assumption]). clear near.
     apply scaled_error with (j := 0%Z); try assumption; [lia | | apply half; lra].
     apply Rabs_le_inv in off. simpl bpow in off |- *. 
-    assert (0.51 <= exp2 g) by (unfold exp2; assert (-0.51 <= g) by lra; interval). write_out. split; lra.
+    assert (0.51 <= exp2 g) by (unfold exp2; assert (-0.51 <= g) by lra; enclose). write_out. split; lra.
   - destruct (degree_6_from_1 f) as [from_1 is_1]; [lra |]. fold p in from_1, is_1.
     destruct (Rle_lt_dec 0 g) as [g_above | g_below].
     + pose proof (degree_6_above f g) as near. fold p in near.
@@ -150,10 +150,10 @@ Proof.
       apply scaled_error with (j := 1%Z); try assumption; [lia | |].
       * apply Rabs_le_inv in off. write_out. split; lra.
       * change (1 - 1)%Z with 0%Z. unfold exp2. replace (bpow radix2 0) with (exp 0) by apply exp_0. apply exp_le.
-        apply Rmult_le_pos; [lra | interval].
+        apply Rmult_le_pos; [lra | enclose].
     + rewrite is_1 by lra. rewrite is_1 in there by lra.
       apply scaled_error with (j := 0%Z); [assumption | lia | assumption | assumption | write_out; lra | apply half; lra |].
-      unfold exp2. assert (-4.5e-8 <= g <= 0) by lra. write_out. interval.
+      unfold exp2. assert (-4.5e-8 <= g <= 0) by lra. write_out. enclose.
 Qed.
 
 (* ---- a term of order="any" *)

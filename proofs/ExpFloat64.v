@@ -21,7 +21,7 @@ Proof.
   name_errors double double_error 54%Z [-31; -27; -23; -19; -15; -12; -9; -6; -4; -1; 0]%Z.
   exists error9, (error8 + f * (error7 + f * (error6 + f * (error5 + f * (error4 + f * (error3 + f * (error2 +
     f * (error1 + f * (error0 + f * error))))))))).
-  split; [cbn [sum_of_powers]; write_numbers; subst; ring |]. repeat split; try lra; interval.
+  split; [cbn [sum_of_powers]; write_numbers; subst; ring |]. repeat split; try lra; enclose.
 Qed.
 
 (* And with the last: of a value up to 1 below 0, up to 2 above. *)
@@ -38,10 +38,10 @@ Proof.
     by (unfold q, polynomial; ring).
   exists (double (q * f + 1) - (q * f + 1)), e1, e2. apply Rabs_le_inv in reach. clearbody q.
   split; [lra |]. split; [| split; [| tauto]].
-  - apply Rabs_le_inv. change (/ 2 ^ 53) with (/ 2 ^ 53). apply (double_error 1 2); [lia | reflexivity | | interval].
+  - apply Rabs_le_inv. change (/ 2 ^ 53) with (/ 2 ^ 53). apply (double_error 1 2); [lia | reflexivity | | enclose].
     simpl. lra.
   - intros below. apply Rabs_le_inv. apply (double_error 0 1); [lia | reflexivity | simpl; lra |].
-    assert (-1 <= q * f <= 0) by (split; [interval | nra]). apply Rabs_le. lra.
+    assert (-1 <= q * f <= 0) by (split; [enclose | nra]). apply Rabs_le. lra.
 Qed.
 
 Section ExactTerm.
@@ -67,7 +67,7 @@ Proof.
   exists n. assert (exact64_whole = IZR n) as chosen by exact whole. split; [exact chosen |].
   unfold exact64_value, exact64_fraction. rewrite chosen. clear whole chosen.
   set (y := x * number exact64_log2e - IZR n) in *.
-  assert (low : -0.0115 <= x * number exact64_log2e_low <= 0.0115) by (clear near; write_numbers; split; interval).
+  assert (low : -0.0115 <= x * number exact64_log2e_low <= 0.0115) by (clear near; write_numbers; split; enclose).
   set (g := x * number exact64_log2e_low + y).
   assert (exact64_power = bpow radix2 n * exp2 g) as ->.
   { unfold exact64_power, exp2, g, y. rewrite bpow_exp, <- exp_plus. f_equal. change (IZR radix2) with 2. ring. }

@@ -1,4 +1,4 @@
-(* How near the polynomials of the C++ kernels come to 2^f, and the words of log2(e) and log(2) to those numbers.
+(* How near the polynomials of the C++ kernels come to 2^f, and the words of log2(e) to that number.
 
    The kernels compute exp(x - m) as 2^n * 2^f, n whole and f between -1/2 and 1/2, and 2^f as 1 + f * q(f). Here is
    what that loses in exact arithmetic, for each polynomial there is; ExpRounding.v adds what floating point loses.
@@ -91,6 +91,9 @@ Ltac spell c :=
   let numbers := eval cbv in c in change c with numbers;
   unfold polynomial; cbn [sum_of_powers]; write_numbers.
 
+(* Bounds without Taylor models. A precision is named so that whole numbers do it, and no machine's floating point. *)
+Ltac enclose := interval with (i_prec 60).
+
 Ltac by_taylor c degree precision :=
   let f := fresh "f" in let reach := fresh "reach" in
   intros f reach; apply relative_of_quotient; apply Rabs_le_inv in reach; spell c;
@@ -136,44 +139,3 @@ Proof. write_numbers. split; interval with (i_prec 80). Qed.
 
 Theorem exact64_eta : Rabs (1 - (number exact64_log2e + number exact64_log2e_low) * ln 2) <= 7.4e-34.
 Proof. write_numbers. interval with (i_prec 160). Qed.
-
-(* Logarithms (native/same_log.h): log(1 + s) - log(1 - s) = 2*s + 2*s^3 * (1/3 + s^2/5 + ...), |s| <= 3 - sqrt(8). *)
-Theorem log_series_approximates s :
-  Rabs s <= 0.171573 ->
-  Rabs (2 * s + 2 * s * s ^ 2 * sum_of_powers log_series (s ^ 2) - (ln (1 + s) - ln (1 - s))) <= 1.0e-18.
-Proof.
-  intros reach. apply Rabs_le_inv in reach. spell log_series.
-  interval with (i_bisect s, i_taylor s, i_degree 13, i_prec 70).
-Qed.
-
-Theorem log2_words : Rabs (ln 2 - (number log2_high + number log2_low)) <= 5.8e-34.
-Proof. write_numbers. interval with (i_prec 160). Qed.
-
-(* tanh near 0 (native/tanh.inl.h) by its series, x + x^3 * (-1/3 + ...). *)
-Definition tanh_series (c : list (Z * Z)) (x : R) : R := x + x * x ^ 2 * sum_of_powers c (x ^ 2).
-Definition tanh (x : R) : R := (exp (2 * x) - 1) / (exp (2 * x) + 1).
-
-(* Without the quotient the arithmetic of intervals has less to do. *)
-Lemma near_tanh y x bound :
-  Rabs (y * (exp (2 * x) + 1) - (exp (2 * x) - 1)) <= bound -> Rabs (y - tanh x) <= bound.
-Proof.
-  intros near. pose proof (exp_pos (2 * x)) as positive. unfold tanh.
-  replace (y - _) with ((y * (exp (2 * x) + 1) - (exp (2 * x) - 1)) * / (exp (2 * x) + 1)) by (field; lra).
-  rewrite Rabs_mult, (Rabs_pos_eq (/ _)) by (left; apply Rinv_0_lt_compat; lra).
-  pose proof (Rabs_pos (y * (exp (2 * x) + 1) - (exp (2 * x) - 1))).
-  assert (/ (exp (2 * x) + 1) <= 1) by (rewrite <- Rinv_1; apply Rinv_le_contravar; lra).
-  apply Rle_trans with (bound * 1); [apply Rmult_le_compat | ]; try lra.
-  left. apply Rinv_0_lt_compat. lra.
-Qed.
-
-Theorem tanh_series_f32 x : Rabs x <= 0.5 -> Rabs (tanh_series f32_tanh_series x - tanh x) <= 4.0e-9.
-Proof.
-  intros reach. apply Rabs_le_inv in reach. apply near_tanh. unfold tanh_series. spell f32_tanh_series.
-  interval with (i_bisect x, i_taylor x, i_degree 10, i_prec 45).
-Qed.
-
-Theorem tanh_series_f64 x : Rabs x <= 0.2 -> Rabs (tanh_series f64_tanh_series x - tanh x) <= 1.0e-18.
-Proof.
-  intros reach. apply Rabs_le_inv in reach. apply near_tanh. unfold tanh_series. spell f64_tanh_series.
-  interval with (i_bisect x, i_taylor x, i_degree 13, i_prec 70).
-Qed.

@@ -159,9 +159,9 @@ Ltac name_error round lemma bits k :=
       let size := power_of_2 k in
       let small := let less := eval vm_compute in (k - bits)%Z in power_of_2 less in
       destruct (named_error round e small) as (value & error & same & meaning & bound);
-      [ apply (lemma k size); [lia | reflexivity | reflexivity | first [interval | interval with (i_prec 60)]] |];
+      [ apply (lemma k size); [lia | reflexivity | reflexivity | enclose] |];
       rewrite same; clear same;
-      interval_intro (e + error) as range; rewrite <- meaning in range
+      interval_intro (e + error) with (i_prec 60) as range; rewrite <- meaning in range
   end.
 
 Ltac name_errors round lemma bits sizes :=
@@ -218,7 +218,7 @@ Proof.
   intros reach. spell_evaluated f32_degree_6.
   name_errors single single_error 25%Z [-9; -6; -4; -2; 0; 0]%Z.
   exists error4, error3, error2, (error1 + f * (error0 + f * error)).
-  split; [spell f32_degree_6; subst; ring |]. repeat split; try lra; interval.
+  split; [spell f32_degree_6; subst; ring |]. repeat split; try lra; enclose.
 Qed.
 
 Lemma degree_6_roundings_above f :
@@ -231,7 +231,7 @@ Proof.
   intros reach. spell_evaluated f32_degree_6.
   name_errors single single_error 25%Z [-9; -6; -4; -1; 0; 1]%Z.
   exists error4, error3, error2, (error1 + f * (error0 + f * error)).
-  split; [spell f32_degree_6; subst; ring |]. repeat split; try lra; interval.
+  split; [spell f32_degree_6; subst; ring |]. repeat split; try lra; enclose.
 Qed.
 
 (* Up to 2^f the value is not below 1, and near 0 it is 1: rounding is monotone and 1 is a number of the format. *)
@@ -242,7 +242,7 @@ Proof.
   unfold evaluated. set (q := fused_horner single f32_degree_6 f).
   assert (0 <= q <= 1) as range.
   { unfold q. clear q. spell_evaluated f32_degree_6.
-    name_errors single single_error 25%Z [-9; -6; -4; -1; 0]%Z. split; interval. }
+    name_errors single single_error 25%Z [-9; -6; -4; -1; 0]%Z. split; enclose. }
   assert (0 <= q * f) by (apply Rmult_le_pos; lra). split.
   - unfold single, rounded. rewrite <- (round_generic radix2 (FLT_exp (-149) 24) ZnearestE 1 one) at 1.
     apply round_le; [typeclasses eauto .. | lra].
@@ -262,7 +262,7 @@ Lemma degree_6_below f g :
 Proof.
   intros reach moved. destruct (degree_6_roundings_below f reach) as (e0 & e1 & e2 & e3 & value & size0 & size1 & size2 & size3).
   apply (three_parts _ _ f g _ _ _ _ degree_6_approximates) with (2 := value); [apply Rabs_le; lra |].
-  unfold exp2. remember (g - f) as t. apply Rabs_le_inv in moved. write_out. interval with (i_bisect f).
+  unfold exp2. remember (g - f) as t. apply Rabs_le_inv in moved. write_out. interval with (i_bisect f, i_prec 60).
 Qed.
 
 Lemma degree_6_above f g :
@@ -271,5 +271,5 @@ Lemma degree_6_above f g :
 Proof.
   intros reach moved. destruct (degree_6_roundings_above f reach) as (e0 & e1 & e2 & e3 & value & size0 & size1 & size2 & size3).
   apply (three_parts _ _ f g _ _ _ _ degree_6_approximates) with (2 := value); [apply Rabs_le; lra |].
-  unfold exp2. remember (g - f) as t. apply Rabs_le_inv in moved. write_out. interval with (i_bisect f).
+  unfold exp2. remember (g - f) as t. apply Rabs_le_inv in moved. write_out. interval with (i_bisect f, i_prec 60).
 Qed.
