@@ -38,7 +38,7 @@ Proof.
     by (unfold q, polynomial; ring).
   exists (double (q * f + 1) - (q * f + 1)), e1, e2. apply Rabs_le_inv in reach. clearbody q.
   split; [lra |]. split; [| split; [| tauto]].
-  - apply Rabs_le_inv. change (/ 2 ^ 53) with (/ 2 ^ 53). apply (double_error 1 2); [lia | reflexivity | | enclose].
+  - apply Rabs_le_inv. apply (double_error 1 2); [lia | reflexivity | | enclose].
     simpl. lra.
   - intros below. apply Rabs_le_inv. apply (double_error 0 1); [lia | reflexivity | simpl; lra |].
     assert (-1 <= q * f <= 0) by (split; [enclose | nra]). apply Rabs_le. lra.

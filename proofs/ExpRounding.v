@@ -1,10 +1,9 @@
 (* What floating point makes of the exponentials: reduction and polynomial with every rounding in it (Flocq).
 
    The kernels take y = x*log2(e) apart into a whole n and a fraction f by adding and subtracting a large number, and
-   evaluate the polynomial by Horner's rule with one fused multiply-add, hence one rounding, a step. Shown here, for the
-   constants of the C++ files: the large number does choose a nearest whole number; the terms of order="any" are within
-   7.8e-8 (float32) of the powers of their base and within 2.2 * 2^-53 (float64); the float32 exponential of the
-   kernels is within 1.2 units in the last place of exp.
+   evaluate the polynomial by Horner's rule with one fused multiply-add, hence one rounding, a step. Here: the large
+   number does choose a nearest whole number; how to name the error of each step; the roundings of float32's degree 6.
+   What follows of the kernels and of order="any" is in ExpFloat32.v and ExpFloat64.v.
 
    Rounding is to nearest, ties to even, in the formats of IEEE 754 with their subnormal numbers. Overflow is left out:
    nothing here is near it. *)

@@ -90,7 +90,9 @@ class Source:
             raise self._missing(f"{name}[] in {opening!r}")
         return tuple(Number(format(_value(item, {}))) for item in found[1].split(","))
 
-    def constant(self, opening: str, name: str, format: Callable[[float], float] = _same, **names: float) -> Number:
+    def constant(
+        self, opening: str, name: str, format: Callable[[float], float] = _same, **names: float
+    ) -> Number:
         """The number of `name = value` in the block that starts with `opening`."""
         found = re.search(rf"\b{name}\s*=\s*([^,;]*)[,;]", self.after(opening))
         if found is None:
@@ -120,7 +122,10 @@ def _exp(root: Path) -> Iterator[Entry]:
             if len(c) != degree:
                 raise Missing(f"{source.name}: {kind} has {len(c)} coefficients, not {degree}")
             yield f"{small}_degree_{degree}", f"{source.name}: {kind}", c
-    block, words = "OSM_INLINE void exp_unshifted(", r"const V magic = V::set\(sizeof\(S\) == 4 \? \(S\)(\S+) :"
+    block, words = (
+        "OSM_INLINE void exp_unshifted(",
+        r"const V magic = V::set\(sizeof\(S\) == 4 \? \(S\)(\S+) :",
+    )
     yield "f32_unshifted_magic", f"{source.name}: exp_unshifted's magic, float", source.literal(block, words)
     scans = Source(root, "native/scans_double.inl.h")
     c = scans.array("struct Coefficients<F64, 7> {", "c", _same)
