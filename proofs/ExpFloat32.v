@@ -119,7 +119,8 @@ Qed.
 
 Lemma exp2_half g : -0.6 <= g -> bpow radix2 (0 - 1) <= exp2 g.
 Proof.
-  intros low. change (0 - 1)%Z with (-1)%Z. write_out. apply Rle_trans with (exp (-0.6 * ln 2)); [clear; enclose |]. unfold exp2.
+  intros low. change (0 - 1)%Z with (-1)%Z. write_out.
+  apply Rle_trans with (exp (-0.6 * ln 2)); [clear; enclose |]. unfold exp2.
   apply exp_le. apply Rmult_le_compat_r; [enclose | lra].
 Qed.
 
@@ -130,7 +131,8 @@ Theorem kernel_exp_is_within_1_2_ulp x :
             Rabs (kernel_exp x first second - exp x) <= 1.2 * ulp radix2 (FLT_exp (-149) 24) (exp x).
 Proof.
   intros range. destruct (kernel_reduction x) as (n & whole & _ & reach & moved); [lra |].
-  exists n. split; [exact whole |]. intros first second together not_tiny. unfold kernel_exp. clear whole. set (f := kernel_fraction x) in *. clearbody f.
+  exists n. split; [exact whole |]. intros first second together not_tiny. unfold kernel_exp. clear whole.
+  set (f := kernel_fraction x) in *. clearbody f.
   set (g := x * log2e - IZR n) in *. assert (exp x = exp2 (IZR n + g)) as ->.
   { rewrite exp_is_exp2. unfold g. f_equal. ring. }
   clearbody g. apply Rabs_le_inv in reach. pose proof moved as moved'. apply Rabs_le_inv in moved'.

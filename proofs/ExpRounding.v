@@ -259,7 +259,8 @@ Lemma degree_6_below f g :
   -0.50002 <= f <= 0 -> Rabs (g - f) <= 4.5e-8 ->
   Rabs (evaluated single f32_degree_6 f - exp2 g) <= 1.2 * bpow radix2 (-24).
 Proof.
-  intros reach moved. destruct (degree_6_roundings_below f reach) as (e0 & e1 & e2 & e3 & value & size0 & size1 & size2 & size3).
+  intros reach moved.
+  destruct (degree_6_roundings_below f reach) as (e0 & e1 & e2 & e3 & value & size0 & size1 & size2 & size3).
   apply (three_parts _ _ f g _ _ _ _ degree_6_approximates) with (2 := value); [apply Rabs_le; lra |].
   unfold exp2. remember (g - f) as t. apply Rabs_le_inv in moved. write_out. interval with (i_bisect f, i_prec 60).
 Qed.
@@ -268,7 +269,8 @@ Lemma degree_6_above f g :
   0 <= f <= 0.50002 -> Rabs (g - f) <= 4.5e-8 ->
   Rabs (evaluated single f32_degree_6 f - exp2 g) <= 1.2 * bpow radix2 (-23).
 Proof.
-  intros reach moved. destruct (degree_6_roundings_above f reach) as (e0 & e1 & e2 & e3 & value & size0 & size1 & size2 & size3).
+  intros reach moved.
+  destruct (degree_6_roundings_above f reach) as (e0 & e1 & e2 & e3 & value & size0 & size1 & size2 & size3).
   apply (three_parts _ _ f g _ _ _ _ degree_6_approximates) with (2 := value); [apply Rabs_le; lra |].
   unfold exp2. remember (g - f) as t. apply Rabs_le_inv in moved. write_out. interval with (i_bisect f, i_prec 60).
 Qed.

@@ -151,11 +151,15 @@ Proof.
 Qed.
 
 Theorem online_needs_4_registers : (width online <= 4)%nat.
-Proof. unfold online. cbn [width]. apply Nat.max_lub; apply width_for_each; intros; unfold push, divide; cbn [width]; lia. Qed.
+Proof.
+  unfold online. cbn [width].
+  apply Nat.max_lub; apply width_for_each; intros; unfold push, divide; cbn [width]; lia.
+Qed.
 
 Theorem cached_keeps_the_row : (width cached <= C + 4)%nat.
 Proof.
-  unfold cached. cbn [width]. repeat apply Nat.max_lub; try (apply width_for_each; intros; unfold keep, sum_of_kept, divide_kept; cbn [width]); lia.
+  unfold cached. cbn [width]. repeat apply Nat.max_lub;
+    try (apply width_for_each; intros; unfold keep, sum_of_kept, divide_kept; cbn [width]); lia.
 Qed.
 
 (* ---- they compute softmax *)
@@ -267,7 +271,8 @@ Qed.
 Theorem naive_computes_softmax : computes naive.
 Proof.
   apply divide_computes with (m := 0). intros [r y]. cbn [after].
-  destruct (after (for_each C sum_of) x _) as [r' y'] eqn:pass. apply sum_pass in pass. unfold put in pass. simpl in pass |- *.
+  destruct (after (for_each C sum_of) x _) as [r' y'] eqn:pass. apply sum_pass in pass.
+  unfold put in pass. simpl in pass |- *.
   destruct pass as [-> ->]. split; [reflexivity | ring].
 Qed.
 
@@ -278,7 +283,8 @@ Proof.
   apply divide_computes with (m := greatest (C - 1)). intros state. cbn [after].
   destruct (after (for_each C maximum_of) x state) as [r y] eqn:first.
   replace C with (S (C - 1)) in first by lia. apply maximum_pass in first.
-  destruct (after (for_each C sum_of) x _) as [r' y'] eqn:pass. apply sum_pass in pass. unfold put in pass. simpl in pass |- *.
+  destruct (after (for_each C sum_of) x _) as [r' y'] eqn:pass. apply sum_pass in pass.
+  unfold put in pass. simpl in pass |- *.
   rewrite first in pass. destruct pass as [-> ->]. split; [reflexivity | ring].
 Qed.
 
@@ -331,7 +337,10 @@ Proof.
 Qed.
 
 Lemma sum_to_same n f g : (forall j, (j < n)%nat -> f j = g j) -> sum_to n f = sum_to n g.
-Proof. induction n as [| n IH]; intros each; simpl; [reflexivity |]. rewrite IH, each by (intros; try apply each; lia). reflexivity. Qed.
+Proof.
+  induction n as [| n IH]; intros each; simpl; [reflexivity |].
+  rewrite IH, each by (intros; try apply each; lia). reflexivity.
+Qed.
 
 Theorem cached_computes_softmax : computes cached.
 Proof.
@@ -343,7 +352,8 @@ Proof.
   destruct second as [others sum]. unfold put in others, sum. simpl in others, sum.
   destruct (after (for_each C divide_kept) x _) as [r'' y''] eqn:third. apply divide_kept_pass in third.
   destruct third as [_ done]. simpl in done |- *. rewrite (done i inside), sum.
-  rewrite (others 0%nat), (others (S (S (S (S i))))) by lia. simpl. rewrite max, Rplus_0_l. assert (r (S (S (S (S i)))) = x i) as -> by exact (kept i inside).
+  rewrite (others 0%nat), (others (S (S (S (S i))))) by lia. simpl. rewrite max, Rplus_0_l.
+  assert (r (S (S (S (S i)))) = x i) as -> by exact (kept i inside).
   rewrite (sum_to_same C _ (fun j => exp (x j - greatest (C - 1)))); [now apply divided |].
   intros j near. now assert (r (S (S (S (S j)))) = x j) as -> by exact (kept j near).
 Qed.

@@ -146,7 +146,8 @@ Proof.
     apply places_are_reads. apply (all_is_read_before_a_write correct dependent x before i u later row all).
   - intros rest. exists (flat_map (written V W) after).
     rewrite (replay_run V Q W act missing steps _ scratch (element x) after rest again). split; [reflexivity |]. split.
-    + intros i w there. apply in_flat_map in there. destruct there as ([p v | p v | p v] & there & here); simpl in here; try tauto.
+    + intros i w there. apply in_flat_map in there.
+      destruct there as ([p v | p v | p v] & there & here); simpl in here; try tauto.
       destruct here as [same | []]. injection same as -> ->.
       apply (right i w). apply in_or_app. now right.
     + intros i inside. destruct (complete i inside) as [w there]. exists w. apply late in there. apply in_flat_map.
@@ -273,7 +274,8 @@ Proof.
   assert (normaliser (with_element V x j v) = rest + exp (real v)) as after.
   { unfold with_element. rewrite normaliser_app. cbn [normaliser]. unfold rest. ring. }
   assert (0 < rest) as some.
-  { unfold rest. rewrite <- normaliser_app. apply normaliser_positive. rewrite app_length, firstn_length, skipn_length. lia. }
+  { unfold rest. rewrite <- normaliser_app. apply normaliser_positive.
+    rewrite app_length, firstn_length, skipn_length. lia. }
   rewrite before, after in same. pose proof (exp_pos (real a)). pose proof (exp_pos (real v)).
   destruct (Nat.eq_dec i j) as [-> | elsewhere].
   - assert (nth j (with_element V x j v) missing = v) as here.

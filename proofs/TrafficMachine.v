@@ -117,7 +117,8 @@ Proof.
     exists before, after, scratch'. repeat split; try assumption. apply longer. exact again.
   - exists [], events, scratch. simpl fst. rewrite all. repeat split.
     + simpl. rewrite what. exact all.
-    + right. destruct (run steps next scratch row) as [later |]; [| discriminate]. injection all as <-. now exists i, w, later.
+    + right. destruct (run steps next scratch row) as [later |]; [| discriminate].
+      injection all as <-. now exists i, w, later.
   - injection all as <-. exists [], [], scratch. repeat split; [| now left]. simpl. now rewrite what.
 Qed.
 
@@ -136,7 +137,8 @@ Proof.
     intros all. injection all as all. destruct before as [| e before]; [discriminate |].
     injection all as <- ->. intros all' unread. assert (a <> j) as other.
     { intros ->. apply (unread (row j)). now left. }
-    rewrite (same a other) in all'. destruct (run steps (next (row a)) scratch row') as [rest' |] eqn:found'; [| discriminate].
+    rewrite (same a other) in all'.
+    destruct (run steps (next (row a)) scratch row') as [rest' |] eqn:found'; [| discriminate].
     injection all' as <-. destruct (IH _ _ _ _ found found') as [after' ->].
     + intros v there. apply (unread v). now right.
     + now exists after'.
