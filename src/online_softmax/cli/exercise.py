@@ -14,7 +14,6 @@ from .. import exercise
 
 app = typer.Typer(
     help="An exercise on paper: answer sheets, their grading, and a drill.",
-    no_args_is_help=True,
     rich_markup_mode=None,
 )
 

@@ -28,6 +28,7 @@ RELATIVE: Final = 1e-8
 ABSOLUTE: Final = 1e-12
 #: A score whose exponential no format up to float64 holds.
 LARGE: Final = 800.0
+LOWEST: Final = -1e300
 _EXACTLY: Final = (-math.inf, 0.0)
 
 
@@ -101,6 +102,8 @@ class Law:
                 yield at | {name: at[name] + shift for name in self.heights}
             for far in self.heights:
                 yield at | {far: at[far] + LARGE}
+            if self.guarded:  # below any number that stands in for -inf
+                yield at | dict.fromkeys(self.heights, LOWEST)
 
     def empty(self) -> Iterator[Values]:
         """Points with one side empty."""

@@ -131,11 +131,23 @@ def evaluate_number(node: Node, text: str) -> Decimal:
     try:
         return _decimal(node, text)
     except Overflow:
-        raise FormulaError(f"this number is too large: below 1e{_LARGEST} would do", text) from None
+        raise _too_large(text) from None
     except (InvalidOperation, DivisionByZero):
         raise FormulaError(
             "this has no value: it divides by zero, or takes a log or root it cannot", text
         ) from None
+
+
+def scaled(value: Decimal, scale: Decimal, text: str) -> Decimal:
+    """A number times the scale of its unit, with all digits. FormulaError where it is too large."""
+    try:
+        return _DECIMAL.multiply(value, scale)
+    except Overflow:
+        raise _too_large(text) from None
+
+
+def _too_large(text: str) -> FormulaError:
+    return FormulaError(f"this number is too large: below 1e{_LARGEST} would do", text)
 
 
 def _decimal(node: Node, text: str) -> Decimal:

@@ -14,7 +14,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final, Literal, Protocol
 
-from .equivalence import Law, Verdict, agrees, broken_laws, compare
+from .equivalence import LOWEST, Law, Verdict, agrees, broken_laws, compare
 from .evaluate import evaluate
 from .formula import Node, parse
 from .quantity import Kind, Quantity, quantity
@@ -27,6 +27,7 @@ EXACT: Final = Fraction(0)
 THREE_DIGITS: Final = Fraction(5, 1000)
 #: How far the ratio of two formulas of the same order may vary over sizes that vary by thousands.
 SPREAD: Final = 4.0
+STAND_IN: Final = "a finite number in place of -inf fails for scores below it: compare with -inf itself"
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,8 @@ class Formula:
 
     def _hint(self, text: str, node: Node, verdict: Verdict) -> str:
         if verdict.outcome == "unsafe":
-            return self.unsafe
+            stand_in = verdict.at is not None and LOWEST in verdict.at.values()
+            return STAND_IN if stand_in else self.unsafe
         if verdict.outcome == "empty":
             return f"{self.empty}: {verdict.where()}"
         if verdict.outcome == "nan":

@@ -112,7 +112,7 @@ def _accumulator(draw: Draw) -> Question:
         "6.2",
         "The output as it goes",
         "Beside (m, s) a query keeps O, the sum of exp(x_i - m) v_i over the keys it has seen; v_i is the "
-        "value of key i. A key with score x and value v arrives; M = max(m, x).",
+        "value of key i. A key with score x and value v arrives; M is the new maximum.",
         (
             Ask(
                 "6.2a",

@@ -75,7 +75,7 @@ def setup(draw: Draw) -> Setup:
             ridge=draw.one((4, 6, 9, 12, 16, 20, 28, 42, 50)),
             per_exp=draw.one((4, 6, 8, 10, 16, 20)),
             last_level=draw.one((24, 40, 50, 60, 72, 96, 128, 192)) * 10**6,
-            resident=draw.one((132, 264, 528, 1056, 2112)),
+            resident=draw.one((132, 264, 528, 1056, 1584)),
             short=draw.one((48, 64, 96, 160, 192)),
             naive=bool(draw.one((0, 1))),
         )

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from ..traffic.units import PREFIXES
-from .evaluate import evaluate_number
+from .evaluate import evaluate_number, scaled
 from .formula import parse
 from .tokens import MAX_LENGTH, FormulaError
 
@@ -85,7 +85,9 @@ def quantity(text: str, kind: Kind) -> Quantity:
         raise FormulaError("a comma separates thousands here: write decimals with a point", text)
     value = evaluate_number(parse(joined), text)
     scale = UNITS[kind][unit.lower()] if unit else Decimal(1)
-    return Quantity(value * scale if value.is_finite() else value, unit, joined != number and "," in number)
+    return Quantity(
+        scaled(value, scale, text) if value.is_finite() else value, unit, joined != number and "," in number
+    )
 
 
 def _split(text: str) -> tuple[str, str]:
