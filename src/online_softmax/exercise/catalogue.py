@@ -17,7 +17,7 @@ PARTS = ("1", "2", "3", "4", "5", "6", "bonus")
 @functools.lru_cache(maxsize=4)
 def parts(seed: int) -> tuple[Part, ...]:
     """The exercise that a seed makes. Raises TypeError for what is no int, ValueError outside 0 to 2^63 - 1.
-    Cost: milliseconds."""
+    Cost: a tenth of a second."""
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise TypeError(f"seed: {seed!r} is no int; a whole number from 0 would do")
     if not 0 <= seed <= LARGEST_SEED:

@@ -125,13 +125,10 @@ class Number:
             wanted = self.value if isinstance(self.value, Decimal) else Decimal(0)
             return Grade("right") if given.value == wanted else Grade("wrong", self._off(given))
         exact = Fraction(given.value)
-        # A known slip may lie within the tolerance: what was meant is then told by which is met exactly.
-        for value, hint in self.traps:
-            if value == exact != self.value:
-                return Grade("wrong", hint)
-        for value, remark in self.also:
-            if abs(exact - value) <= abs(Fraction(self.value) - value) / 10:
-                return Grade("right", remark)
+        # Another value may lie within the tolerance: what was meant is then told by which is met much closer.
+        for value, message in (*self.traps, *self.also):
+            if abs(exact - value) <= abs(self.value - value) / 10:
+                return Grade("wrong" if (value, message) in self.traps else "right", message)
         if any(_near(exact, value, self.tolerance) for value in (self.value, *(v for v, _ in self.also))):
             return Grade("right")
         for value, hint in self.traps:

@@ -20,6 +20,7 @@ _COLUMNS: Final = (
     "exp finite there",
     "ones stall at",
 )
+_PAST: Final = "the logarithm of the power of 2 past the range: the largest value lies below"
 _TWO: Final = Fraction(log(Fraction(2)))
 _TEN: Final = Fraction(log(Fraction(10)))
 
@@ -85,12 +86,9 @@ def _row(fmt: Format, score: int) -> tuple[Field, ...]:
             (limit / _TWO, "that is the exponent of 2: exp has base e"),
             (limit / _TEN, "that is the exponent of 10: exp has base e"),
             (Fraction(fmt.emax), "that is the exponent of 2: exp has base e"),
-            (
-                Fraction(log(past)),
-                "the logarithm of the power of 2 past the range: the largest value lies below",
-            ),
             (Fraction(log(past / 2)), "all mantissa bits of the largest value are set"),
             (fmt.largest, "that is the value: its natural logarithm is asked for"),
+            *(() if _nearly_past(fmt) else ((Fraction(log(past)), _PAST),)),
         ),
         tolerance=THRESHOLD,
         also=(

@@ -194,7 +194,7 @@ def _factor(draw: Draw) -> Question:
 
 
 def _frequency(draw: Draw) -> Question:
-    columns = draw.one((256, 512, 1024, 1536, 2048, 3072))
+    columns = draw.one((192, 256, 384, 512, 768, 1024))
     expected = expected_maxima(columns)
     share = Fraction(100) * expected / columns
     logarithm = Fraction(log(Fraction(columns)))

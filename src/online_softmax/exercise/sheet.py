@@ -21,8 +21,9 @@ BLANK: Final = "____"
 MAX_SIZE: Final = 1 << 20
 WIDTH: Final = 100
 _SEED: Final = re.compile(r"sheet\W+seed\W+(\d{1,30})\W+version\W+(\d{1,9})\W+code\W+([0-9a-f]{6})\b", re.I)
-_ANSWER: Final = re.compile(r"^[\s>*_+]*(?:[-+*]\s+)?[*_\s]*Answer\s+(\d+\.\d+[a-z]?)\b", re.I)
-_TABLE: Final = re.compile(r"^[\s>*_]*Table\s+(\d+\.\d+)\b", re.I)
+_ANSWER: Final = re.compile(r"^[\s*_+]*(?:[-+*]\s+)?[*_\s]*Answer\s+(\d+\.\d+[a-z]?)(?![^\W_]|\.\d)", re.I)
+_TABLE: Final = re.compile(r"^[\s*_]*Table\s+(\d+\.\d+)(?![^\W_]|\.\d)", re.I)
+_QUOTE: Final = re.compile(r"^(?:\s*>)+ ?")
 _RULE: Final = re.compile(r"^[\s|:+=-]*-[\s|:+=-]*$")
 
 INTRODUCTION: Final = """\
@@ -58,7 +59,7 @@ def new_sheet(seed: int) -> str:
     Args:
         seed: 0 to 2^63 - 1; every one has other sizes, formats, bandwidths and scores.
 
-    Raises TypeError or ValueError for another seed. Cost: milliseconds.
+    Raises TypeError or ValueError for another seed. Cost: a tenth of a second.
     """
     return _render(seed, {})
 
@@ -154,7 +155,8 @@ def read_sheet(text: str) -> tuple[int, dict[str, str]]:
     seed = _seed(text)
     labels = {ask.key: ask.field.label for _, ask in fields(seed)}
     found: dict[str, str] = {}
-    for key, given in _found(text.lstrip("\ufeff").splitlines(), seed):
+    lines = [_QUOTE.sub("", line) for line in text.lstrip("\ufeff").splitlines()]
+    for key, given in _found(lines, seed):
         if key not in labels:
             raise SheetError(f"answer {key} is none of this sheet: was its number or its table changed?")
         if key in found:
