@@ -94,7 +94,7 @@ def test_editors_do_no_harm(name: str) -> None:
         (lambda t: t.replace("**Table 5.2**", ""), "answer 5.2 .* missing"),
         (lambda t: t.replace("| three passes", "| four passes", 1), "table 5.2: it has no row 'four passes'"),
         (lambda t: t.replace("| online, two passes", "| three passes", 1), "is there twice"),
-        (lambda t: re.sub(r"\| three passes .*\n", "", t, count=1), "answer 5.2 .three passes / reads.*missing"),
+        (lambda t: re.sub(r"\| three passes .*\n", "", t, count=1), "answer 5.2 .three passes / re.*missing"),
         (lambda t: t.replace("| traversals |", "| passes |"), "table 5.2: its columns are not reads, writes"),
         (lambda t: re.sub(r"(\| three passes .*)\|\n", r"\1| 1 | 2 |\n", t, count=1), "is a | too many"),
         (lambda t: t + "x" * 2**20, "are no answer sheet: up to 1048576 would do"),
