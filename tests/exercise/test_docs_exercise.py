@@ -54,7 +54,7 @@ def test_tolerances_and_limits_are_those_in_force() -> None:
         assert value == "0" or f"{value} %" in PAGE
     limits = (tokens.MAX_LENGTH, tokens.MAX_TOKENS, MAX_DEPTH, tokens.MAX_DIGITS, tokens.MAX_EXPONENT)
     sentence = re.search(
-        r"At most (\d+)\s+characters, (\d+) parts, (\d+) levels.*?(\d+) digits.*?to (\d+)", PAGE, re.S
+        r"At\s+most (\d+)\s+characters, (\d+) parts, (\d+) levels.*?(\d+) digits.*?to (\d+)", PAGE, re.S
     )
     assert sentence is not None
     assert tuple(map(int, sentence.groups())) == limits

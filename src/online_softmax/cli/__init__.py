@@ -19,7 +19,7 @@ import typer
 from .. import __version__
 from ..extras import MissingExtra
 from . import bytes as byte_counts
-from . import check, exercise, explain, formats, info, meter, report, run
+from . import check, exercise, explain, explore, formats, info, meter, report, run
 
 app = typer.Typer(
     name="online-softmax",
@@ -52,6 +52,7 @@ app.command("meter")(meter.command)
 app.command("check")(check.command)
 app.command("formats")(formats.command)
 app.command("explain")(explain.command)
+app.command("explore")(explore.command)
 app.command("info")(info.command)
 app.add_typer(exercise.app, name="exercise")
 
