@@ -21,6 +21,35 @@ LOG_SOFTMAX: Final = Law("x - m - log(s)", heights=("x", "m"), sums=("s",))
 FLASH: Final = "N^2*d^2/S"
 STANDARD: Final = "N*d + N^2"
 _ITEMSIZE: Final = 2  # float16 and bfloat16
+FLASH_TRAPS: Final = (
+    ("N^2*d/S", "a block of S elements holds S/d queries, not S"),
+    ("N^2*d", "those are the flops; the number of blocks is smaller than N"),
+    ("N^2", "that is standard attention: where has S gone?"),
+    ("N*d", "K and V are read more than once"),
+)
+_KINDS: Final = (
+    ("the right value, to about float32's precision", "Is the probability a normal number?"),
+    (
+        "a value nearby, with an error far above float32's rounding",
+        "How many bits has the probability left?",
+    ),
+    ("-inf", "Is the probability 0 in float32?"),
+)
+_WHY_LOGS: Final = (
+    (
+        "the subtractions stay exact where the probability would vanish, and log of 0 would be -inf",
+        "",
+    ),
+    ("log is slower than a subtraction", "True, but the matter is what comes out."),
+    ("it needs no maximum", "m is in it."),
+    ("cross-entropy has no use for s", "s is in it: log(s)."),
+)
+LOG_TRAPS: Final = (
+    ("x - m + log(s)", "the logarithm of a quotient is a difference"),
+    ("x - log(s)", "where has the shift gone?"),
+    ("(x - m)/log(s)", "the logarithm of a quotient is a difference"),
+    ("x - m - s", "the logarithm of s"),
+)
 
 
 def part(seed: int) -> Part:
@@ -193,12 +222,7 @@ def _growth(draw: Draw, shape: Attention) -> Question:
                 "Memory traffic of FlashAttention, up to a constant:",
                 Order(
                     FLASH,
-                    (
-                        ("N^2*d/S", "a block of S elements holds S/d queries, not S"),
-                        ("N^2*d", "those are the flops; the number of blocks is smaller than N"),
-                        ("N^2", "that is standard attention: where has S gone?"),
-                        ("N*d", "K and V are read more than once"),
-                    ),
+                    FLASH_TRAPS,
                     "A block holds about S/d queries: how many blocks, and what does each read?",
                 ),
             ),
@@ -223,25 +247,6 @@ def bonus(seed: int) -> Part:
     true = -(gap + Fraction(log(Fraction(total))))
     zero = gap > -fmt.exp_zero_below().real
     few = not zero and gap > -fmt.exp_zero_below(flush=True).real
-    kinds = (
-        ("the right value, to about float32's precision", "Is the probability a normal number?"),
-        (
-            "a value nearby, with an error far above float32's rounding",
-            "How many bits has the probability left?",
-        ),
-        ("-inf", "Is the probability 0 in float32?"),
-    )
-    why = draw.choice(
-        (
-            (
-                "the subtractions stay exact where the probability would vanish, and log of 0 would be -inf",
-                "",
-            ),
-            ("log is slower than a subtraction", "True, but the matter is what comes out."),
-            ("it needs no maximum", "m is in it."),
-            ("cross-entropy has no use for s", "s is in it: log(s)."),
-        )
-    )
     return Part(
         "bonus",
         "The logarithm of a probability",
@@ -260,12 +265,7 @@ def bonus(seed: int) -> Part:
                             LOG_SOFTMAX,
                             "",
                             {"x_i": "x", "S": "s"},
-                            (
-                                ("x - m + log(s)", "the logarithm of a quotient is a difference"),
-                                ("x - log(s)", "where has the shift gone?"),
-                                ("(x - m)/log(s)", "the logarithm of a quotient is a difference"),
-                                ("x - m - s", "the logarithm of s"),
-                            ),
+                            LOG_TRAPS,
                             nudge="The logarithm of a quotient is a difference.",
                             unsafe="equal on paper, but its exp vanishes or overflows first: take log "
                             "and exp together",
@@ -288,9 +288,9 @@ def bonus(seed: int) -> Part:
                     Ask(
                         "7.1c",
                         "log(softmax(x)) computed in float32, subnormal numbers kept, gives for it",
-                        draw.choice(kinds, 2 if zero else 1 if few else 0),
+                        draw.choice(_KINDS, 2 if zero else 1 if few else 0),
                     ),
-                    Ask("7.1d", "Losses are computed from 7.1a, because", why),
+                    Ask("7.1d", "Losses are computed from 7.1a, because", draw.choice(_WHY_LOGS)),
                 ),
             ),
         ),

@@ -20,6 +20,20 @@ NAMES: Final = {
     "cached": "row kept on chip",
 }
 _REGIMES: Final = ("tensor in cache", "rows in cache", "rows past cache")
+_DECIDES: Final = (
+    ("launches, latency and the instructions an element costs", ""),
+    ("the number of passes over memory", "Which pass after the first goes to memory?"),
+    (
+        "the bandwidth of memory alone",
+        "Each element crosses it twice at most; there is more to pay for.",
+    ),
+    ("the size of the last-level cache", "It is large enough already."),
+)
+_WHERE: Final = (
+    ("the whole tensor fits the cache", ""),
+    ("the tensor does not fit, the rows in flight do", ""),
+    ("not even the rows in flight fit", ""),
+)
 
 
 @dataclass(frozen=True)
@@ -268,25 +282,11 @@ def _caches(draw: Draw, size: Setup) -> Question:
         model.traffic("softmax", "cached", size.rows, size.short, size.itemsize),
     )
     where = draw.choice(
-        (
-            ("the whole tensor fits the cache", ""),
-            ("the tensor does not fit, the rows in flight do", ""),
-            ("not even the rows in flight fit", ""),
-        ),
+        _WHERE,
         _REGIMES.index(found.name),
         "Compare R rows, and the rows in flight, with the cache.",
     )
-    decides = draw.choice(
-        (
-            ("launches, latency and the instructions an element costs", ""),
-            ("the number of passes over memory", "Which pass after the first goes to memory?"),
-            (
-                "the bandwidth of memory alone",
-                "Each element crosses it twice at most; there is more to pay for.",
-            ),
-            ("the size of the last-level cache", "It is large enough already."),
-        )
-    )
+    decides = draw.choice(_DECIDES)
     return Question(
         "5.5",
         "When passes do not decide",

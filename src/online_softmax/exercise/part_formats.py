@@ -23,6 +23,15 @@ _COLUMNS: Final = (
 _PAST: Final = "the logarithm of the power of 2 past the range: the largest value lies below"
 _TWO: Final = Fraction(log(Fraction(2)))
 _TEN: Final = Fraction(log(Fraction(10)))
+_SCALED: Final = (
+    ("still needed: the scale shrinks the typical spread, but bounds no score", ""),
+    ("not needed: scaled scores have variance 1", "That is an average: look at 4.3c."),
+    ("needed in 16 bits only", "Learnt weights can be of any size."),
+    (
+        "harmful, since scores are scaled twice",
+        "A shift is no scale: it cancels, see 1.1.",
+    ),
+)
 
 
 def part(seed: int) -> Part:
@@ -100,16 +109,29 @@ def _row(fmt: Format, score: int) -> tuple[Field, ...]:
         ),
         nudge="The natural logarithm of the column to the left.",
     )
-    hidden = Number(
+    above = exp_is_above(Fraction(score), fmt.overflow_bound)
+    word = Choice(
+        ("yes", "no"),
+        frozenset({int(above)}),
+        nudge="Compare with the column two to the left.",
+        lettered=False,
+    )
+    return largest, exp, _stored(fmt), word, _stall(fmt)
+
+
+def _stored(fmt: Format) -> Number:
+    return Number(
         Fraction(fmt.mantissa_bits),
         str(fmt.mantissa_bits),
         tolerance=EXACT,
         also=((Fraction(fmt.precision), "with the implicit bit; one less is stored"),),
         nudge="All bits, less the sign and the exponent.",
     )
-    above = exp_is_above(Fraction(score), fmt.overflow_bound)
+
+
+def _stall(fmt: Format) -> Number:
     stall = fmt.sum_of_ones_stalls_at or fmt.normaliser_overflows_at
-    ones = figure(
+    return figure(
         Fraction(stall),
         (
             (Fraction(stall, 2), "the implicit bit counts too"),
@@ -119,13 +141,6 @@ def _row(fmt: Format, score: int) -> tuple[Field, ...]:
         tolerance=Fraction(1, 1000),
         nudge="From where on are neighbouring numbers 2 apart?",
     )
-    word = Choice(
-        ("yes", "no"),
-        frozenset({int(above)}),
-        nudge="Compare with the column two to the left.",
-        lettered=False,
-    )
-    return largest, exp, hidden, word, ones
 
 
 def _nearly_past(fmt: Format) -> Traps:
@@ -218,17 +233,7 @@ def _scaling(draw: Draw) -> Question:
             Ask(
                 "4.3e",
                 "So with the scale the shift by the maximum is",
-                draw.choice(
-                    (
-                        ("still needed: the scale shrinks the typical spread, but bounds no score", ""),
-                        ("not needed: scaled scores have variance 1", "That is an average: look at 4.3c."),
-                        ("needed in 16 bits only", "Learnt weights can be of any size."),
-                        (
-                            "harmful, since scores are scaled twice",
-                            "A shift is no scale: it cancels, see 1.1.",
-                        ),
-                    )
-                ),
+                draw.choice(_SCALED),
             ),
         ),
     )

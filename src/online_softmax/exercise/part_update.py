@@ -51,6 +51,33 @@ RESCALED: Final = "a sum that is shifted by m cannot be added to terms shifted b
 TURNED: Final = "the sign is the wrong way round: try x far above m, where the old sum has to shrink"
 OLD: Final = "the new term is shifted by the old maximum: if x is the new one, its own term should be 1"
 UNSAFE: Final = "equal on paper, but it overflows or vanishes for scores of 800: keep differences inside exp"
+PUSH_TRAPS: Final = (
+    ("s + exp(x - M)", RESCALED),
+    ("s + exp(x - m)", RESCALED),
+    ("s*exp(M - m) + exp(x - M)", TURNED),
+    ("s*exp(m - M) + exp(x - m)", OLD),
+    ("s*exp(M - m) + exp(x - m)", TURNED),
+    (
+        "s*exp(m - x) + exp(x - M)",
+        "the old sum is shifted to the new maximum, which need not be x",
+    ),
+    ("s*exp(m - M) + 1", "the new term is 1 only if x is the new maximum"),
+    ("s*exp(m - M)", "the term of x itself is missing"),
+    ("s*exp(m) + exp(x)", "max forgotten: nothing is shifted, and the sum overflows"),
+    ("s + exp(x)", "max forgotten: nothing is shifted, and the sum overflows"),
+    ("(s + exp(x - m))*exp(M - m)", TURNED),
+)
+CHANCE_TRAPS: Final = (
+    ("1/(n + 1)", "check n = 1: the first score always is one"),
+    ("1/2", "the more scores have been seen, the harder they are to beat"),
+    ("(n - 1)/n", "that is the chance that it is none"),
+    ("1/2^n", "check n = 2: which of two is larger is a coin's toss"),
+)
+NO_NEW_TRAPS: Final = (
+    ("s + 1", "the new term is 1 only if x equals the maximum"),
+    ("s + exp(x)", "the term of x is shifted like all the others"),
+    ("s", "x still counts"),
+)
 
 
 def part(seed: int) -> Part:
@@ -129,22 +156,7 @@ def _derivation() -> Question:
                 formula(
                     PUSH,
                     "S",
-                    (
-                        ("s + exp(x - M)", RESCALED),
-                        ("s + exp(x - m)", RESCALED),
-                        ("s*exp(M - m) + exp(x - M)", TURNED),
-                        ("s*exp(m - M) + exp(x - m)", OLD),
-                        ("s*exp(M - m) + exp(x - m)", TURNED),
-                        (
-                            "s*exp(m - x) + exp(x - M)",
-                            "the old sum is shifted to the new maximum, which need not be x",
-                        ),
-                        ("s*exp(m - M) + 1", "the new term is 1 only if x is the new maximum"),
-                        ("s*exp(m - M)", "the term of x itself is missing"),
-                        ("s*exp(m) + exp(x)", "max forgotten: nothing is shifted, and the sum overflows"),
-                        ("s + exp(x)", "max forgotten: nothing is shifted, and the sum overflows"),
-                        ("(s + exp(x - m))*exp(M - m)", TURNED),
-                    ),
+                    PUSH_TRAPS,
                     "Put 2.2a and 2.2c into the definition of S.",
                 ),
             ),
@@ -211,11 +223,7 @@ def _frequency(draw: Draw) -> Question:
                     NO_NEW_MAXIMUM,
                     "S",
                     SPELLINGS,
-                    (
-                        ("s + 1", "the new term is 1 only if x equals the maximum"),
-                        ("s + exp(x)", "the term of x is shifted like all the others"),
-                        ("s", "x still counts"),
-                    ),
+                    NO_NEW_TRAPS,
                     nudge="Put M = m into 2.2d.",
                 ),
             ),
@@ -224,12 +232,7 @@ def _frequency(draw: Draw) -> Question:
                 "The chance that the n-th score (counted from 1) is a new maximum, as a formula in n:",
                 Formula(
                     CHANCE,
-                    traps=(
-                        ("1/(n + 1)", "check n = 1: the first score always is one"),
-                        ("1/2", "the more scores have been seen, the harder they are to beat"),
-                        ("(n - 1)/n", "that is the chance that it is none"),
-                        ("1/2^n", "check n = 2: which of two is larger is a coin's toss"),
-                    ),
+                    traps=CHANCE_TRAPS,
                     nudge="Among the first n scores each is equally likely to be the largest.",
                 ),
             ),
@@ -253,10 +256,7 @@ def _frequency(draw: Draw) -> Question:
                 "So the share of all C updates whose factor is not 1, in percent:",
                 figure(
                     share,
-                    (
-                        (share / 100, "in percent, please"),
-                        (100 - share, "that is the share that leaves it alone"),
-                    ),
+                    ((share / 100, "in percent, please"), (100 - share, "that is the others' share")),
                     kind="percent",
                     tolerance=Fraction(3, 100),
                     nudge="2.4c out of C.",
