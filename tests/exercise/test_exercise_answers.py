@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from solver import Solver
+from exercise_solver import Solver
 
 from online_softmax import state
 from online_softmax.exercise import check_sheet, fill_sheet, new_sheet
