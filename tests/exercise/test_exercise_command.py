@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -224,6 +225,7 @@ class Screen:
     def until(self, text: bytes) -> None:
         """Read on until this has appeared. OSError where the other side is closed before."""
         while text not in self.shown[self.at :]:
+            assert select.select([self.terminal], [], [], 60)[0], self.shown
             self.shown += os.read(self.terminal, 1 << 16)
         self.at = self.shown.index(text, self.at) + len(text)
 
