@@ -4,7 +4,7 @@
 
         softmax log_softmax
 
-documents the names given, or all public names where none are, with their signatures and docstrings. Nothing is
+documents the names given, or all public names where none are: signatures and docstrings. Nothing is
 imported: griffe reads the files of the installed package, so that PyTorch, JAX, Triton and Transformers need
 not be there. At the end of a build every name that a module declares public must have been documented.
 """
@@ -138,7 +138,7 @@ def _annotation(found: Any, path: str, member: griffe.Object) -> str:
             home = member.module.resolve(name[0])
         except griffe.NameResolutionError:
             return name[0]
-        return f"~{homes()[home]}" if home in homes() else name[0]
+        return f"~{homes().get(home, home)}" if home.startswith(PACKAGE) else name[0]
 
     return re.sub(r"(?<![.\w'\"])[A-Za-z]\w+", full, str(found))
 
@@ -222,7 +222,7 @@ class Api(SphinxDirective):
         ]
 
     def _link(self, path: str) -> docstrings.Link:
-        """Names of the page's own module, of the package and dotted ones become links where they are public."""
+        """Names of the page's module, of the package, and dotted ones, become links where public."""
 
         def link(code: str) -> str | None:
             for owner in (path, PACKAGE):
