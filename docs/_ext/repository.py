@@ -13,9 +13,6 @@ import shutil
 from pathlib import Path
 
 from sphinx.application import Sphinx
-from sphinx.util import logging
-
-logger = logging.getLogger(__name__)
 
 _FILE = re.compile(r"<!-- file: (\S+) -->")
 _LINK = re.compile(r"(\]\()([^)\s:#]+)((?:#[^)\s]*)?\))")
@@ -30,11 +27,6 @@ def shown_files(docs: Path) -> dict[Path, str]:
         if named:
             found[(docs / named[1]).resolve()] = page.stem
     return found
-
-
-def missing(docs: Path) -> list[str]:
-    """Pages whose file is not there."""
-    return [f"{page}.md" for file, page in shown_files(docs).items() if not file.is_file()]
 
 
 def relinked(text: str, folder: Path, docs: Path, docname: str) -> str:
@@ -68,6 +60,9 @@ def _read(app: Sphinx, docname: str, content: list[str]) -> None:
         app.env.note_dependency(str(path))
         content[0] = path.read_text(encoding="utf-8")
     content[0] = relinked(content[0], path.parent, docs, docname)
+    # Pages that conf.py leaves out are not in the navigation either.
+    for page in app.config.exclude_patterns:
+        content[0] = re.sub(rf"^{re.escape(page.removesuffix('.md'))}\n", "", content[0], flags=re.M)
 
 
 def _explorer(app: Sphinx, error: Exception | None) -> None:
