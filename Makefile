@@ -11,7 +11,7 @@ REQUIREMENTS := $(PYTHON) scripts/requirements.py
 # `make bench QUICK=1` only tries the harness.
 BENCH_FLAGS := $(if $(QUICK),--quick)
 
-SOURCES := CMakeLists.txt pyproject.toml LICENSE $(wildcard README.md) \
+SOURCES := CMakeLists.txt pyproject.toml LICENSE $(wildcard README.md) $(wildcard explorer/*) \
   $(shell find native src -type f ! -path 'native/tests/*' ! -path 'native/count/*' ! -path 'native/exhaustive/*' ! -path '*/__pycache__/*' ! -name '*.so')
 NATIVE_FILES = $(shell find native -name '*.cpp' -o -name '*.h')
 CMAKE := $(shell command -v cmake || echo $(VENV)/native/bin/cmake)
@@ -23,7 +23,7 @@ THREADS = $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)))')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test examples exhaustive scoreboard bench bench-faces bench-losses count docs lint format sanitize wheel check-neon check-avx2 clean
+.PHONY: help demo test examples exhaustive proofs explorer scoreboard bench bench-faces bench-losses count docs lint format sanitize wheel check-neon check-avx2 clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,16 @@ $(EXHAUSTIVE): $(VENV)/.package $(CMAKE_READY) $(wildcard native/exhaustive/*)
 	  -DCORE_LIBRARY="$$(ls -t "$(CURDIR)"/build/cp*/libonline_softmax_core.a 2> /dev/null | head -n 1)"
 	MAKEFLAGS= $(CMAKE) --build build/exhaustive --parallel
 	@touch $@
+
+proofs: ## the machine-checked proofs, their axioms and their tables (installs Coq where it may; UPDATE=1: new tables)
+	$(PYTHON) scripts/proofs.py --install $(if $(UPDATE),--update)
+
+explorer: $(VENV)/.package $(VENV)/.extra-check $(VENV)/.extra-browser ## the explorer's tests in a headless Chromium (installs it where it may)
+	@command -v chromium > /dev/null || [ -n "$$CHROMIUM" ] || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium > /dev/null; } || \
+	  { echo "make explorer: it needs Chromium: apt-get install chromium, or CHROMIUM=/path/to/it"; exit 1; }
+	$(BIN)/python scripts/explorer_data.py --check
+	REQUIRE_BROWSER=1 $(BIN)/pytest tests/explorer_
 
 scoreboard: $(VENV)/.package $(VENV)/.extra-test $(VENV)/.extra-bench ## the conformance kit on every library: docs/scoreboard.md, peers.json
 	$(BIN)/python -m online_softmax.conformance.scoreboard --jobs $(THREADS)

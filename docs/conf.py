@@ -28,7 +28,7 @@ SHOWN = {
 left_out = [page for page, file in SHOWN.items() if not (DOCS / file).is_file()]
 exclude_patterns = ["_ext", *left_out]
 
-myst_enable_extensions = ["deflist", "dollarmath"]
+myst_enable_extensions = ["attrs_inline", "deflist", "dollarmath"]
 myst_dmath_allow_labels = False
 myst_heading_anchors = 4
 highlight_language = "none"

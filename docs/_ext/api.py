@@ -77,7 +77,9 @@ def _comment(member: griffe.Object) -> str:
 
 
 def _wrapped(member: griffe.Object) -> griffe.Object:
-    """Of `name = routed(function)` the function."""
+    """Of `name = routed(function)` the function, and that of a submodule which has its name."""
+    if member.is_module:  # `from .attention import attention`: Python sees the function, griffe the module
+        return member.members[member.name]
     value = getattr(member, "value", None)
     if (
         isinstance(value, griffe.ExprCall)
@@ -270,7 +272,8 @@ def homes() -> dict[str, str]:
     for path in MODULES:
         for name in public(path):
             member = module(path).members[name]
-            found.setdefault(member.final_target.path if member.is_alias else member.path, f"{path}.{name}")
+            member = _wrapped(member.final_target if member.is_alias else member)
+            found.setdefault(member.path, f"{path}.{name}")
     return found
 
 

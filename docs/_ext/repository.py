@@ -16,6 +16,7 @@ from sphinx.application import Sphinx
 
 _FILE = re.compile(r"<!-- file: (\S+) -->")
 _LINK = re.compile(r"(\]\()([^)\s:#]+)((?:#[^)\s]*)?\))")
+_ANCHOR = re.compile(r'<a id="([\w-]+)"></a>')
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.M | re.S)
 
 
@@ -60,6 +61,8 @@ def _read(app: Sphinx, docname: str, content: list[str]) -> None:
         app.env.note_dependency(str(path))
         content[0] = path.read_text(encoding="utf-8")
     content[0] = relinked(content[0], path.parent, docs, docname)
+    # An anchor in HTML is one that links to it cannot be checked against; as MyST's own it can.
+    content[0] = _ANCHOR.sub(r"[]{#\1}", content[0])
     # Pages that conf.py leaves out are not in the navigation either.
     for page in app.config.exclude_patterns:
         content[0] = re.sub(rf"^{re.escape(page.removesuffix('.md'))}\n", "", content[0], flags=re.M)

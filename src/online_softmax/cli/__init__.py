@@ -19,7 +19,7 @@ import typer
 from .. import __version__
 from ..extras import MissingExtra
 from . import bytes as byte_counts
-from . import check, explain, formats, info, meter, report, run
+from . import check, explain, explore, formats, info, meter, report, run
 
 app = typer.Typer(
     name="online-softmax",
@@ -52,6 +52,7 @@ app.command("meter")(meter.command)
 app.command("check")(check.command)
 app.command("formats")(formats.command)
 app.command("explain")(explain.command)
+app.command("explore")(explore.command)
 app.command("info")(info.command)
 
 # Typer depends on click in some versions and carries its own copy in others; the root of its errors is

@@ -96,7 +96,7 @@ class SlidingLogSumExp:
     State-based: what expires leaves no trace, NaN and infinities included. Everything in float64; results are
     off by a few units of roundoff times the greater of the maximum's size and log2(window).
 
-    Cost: memory of 2 * window states; three merges a push on average, window merges at most.
+    Cost: memory of 2 * window states; three merges a push on average, window + 1 at most.
 
     Example:
         >>> slide = SlidingLogSumExp(2)

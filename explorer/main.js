@@ -1,0 +1,2 @@
+// Everything is there: show the page.
+Explorer.page.start();
