@@ -21,12 +21,14 @@ version = release = online_softmax.__version__
 extensions = ["myst_parser", "repository", "api", "cli", "mathml"]
 # What these pages show is made elsewhere in the repository; a checkout without it has a site without them.
 SHOWN = {
-    "answers.md": "answers.md",
-    "proofs.md": "../proofs/README.md",
-    "explorer.md": "../explorer/index.html",
+    "answers": "answers.md",
+    "answers/*": "answers/part1.md",
+    "exercise": "exercise.md",
+    "proofs": "../proofs/README.md",
+    "explorer": "../explorer/index.html",
 }
 left_out = [page for page, file in SHOWN.items() if not (DOCS / file).is_file()]
-exclude_patterns = ["_ext", *left_out]
+exclude_patterns = ["_ext", *(f"{page}.md" for page in left_out)]
 
 myst_enable_extensions = ["attrs_inline", "deflist", "dollarmath"]
 myst_dmath_allow_labels = False
