@@ -9,11 +9,15 @@ says:
     text        not run: tables and output. An indented block is commands or text, by its first word
     {toctree}   the site's navigation
 
+Whether Triton interprets is settled when it is loaded: pages with kernels, and blocks that say so, share a
+process of their own.
+
 Commands: `online-softmax` is called, files and options of our scripts, targets of make, extras of pip and
 options of pytest must exist. Comments above a block change how it is taken; each says why:
 
     <!-- test: setup ... -->           Python that runs first, unseen by the reader
     <!-- test: instead, why: ... -->   Python to run in place of the next block, which cannot run here (SHOWN)
+    <!-- test: interpreted -->         the next block is run where Triton interprets, and there alone
     <!-- test: file NAME -->           the next block is also written to the file NAME
     <!-- test: output -->              the next block is what the one before has printed
     <!-- test: parse NAME: why -->     of the next block's `online-softmax NAME` the options are checked alone
@@ -42,13 +46,15 @@ from online_softmax import cli
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+#: Pages of the repository that lie elsewhere.
+OUTSIDE = ("README.md", "CONTRIBUTING.md", "proofs/README.md", "explorer/README.md")
 #: Languages of a fence.
 KNOWN = ("python", "console", "sh", "toml", "text", "{toctree}")
 COMMANDS = ("make", "pip", "python", "pytest", "online-softmax", "build/exhaustive/exhaustive")
 #: Root of what a wrong call of the command raises.
 USAGE_ERROR = cli._USAGE_ERROR
 _ASSIGNED = re.compile(r"[A-Z_]+=\S+")
-_MARK = re.compile(r"<!-- test: (setup|instead|file|output|parse)\b(.*?)-->", re.S)
+_MARK = re.compile(r"<!-- test: (setup|instead|interpreted|file|output|parse)\b(.*?)-->", re.S)
 _OPTION = re.compile(r"--[a-z][\w-]*")
 
 
@@ -76,7 +82,7 @@ class Block:
 def pages() -> list[Path]:
     """Every page but those that only name a file of the repository."""
     written = [page for page in sorted(DOCS.rglob("*.md")) if "<!-- file:" not in page.read_text("utf-8")]
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *written]
+    return [*(ROOT / name for name in OUTSIDE), *written]
 
 
 def blocks(page: Path) -> list[Block]:
@@ -94,6 +100,11 @@ def blocks(page: Path) -> list[Block]:
             marks = []
     assert not marks, f"{page.name}: {marks} stand above no block"
     return found
+
+
+def has_kernels(page: Path) -> bool:
+    """Whether a page defines kernels of Triton."""
+    return "@triton.jit" in page.read_text(encoding="utf-8")
 
 
 def is_commands(text: str) -> bool:
@@ -122,17 +133,20 @@ class Page:
     def __init__(self, page: Path) -> None:
         self.page = page
         self.name = str(page.relative_to(ROOT))
+        self.kernels = has_kernels(page)
         self.namespace: dict[str, Any] = {"__name__": "__page__"}
         self.printed = ""
 
-    def run(self) -> None:
-        """All blocks, warnings being errors; the working directory is the page's to write to."""
+    def run(self, *, interpreted: bool) -> None:
+        """The blocks for a process where Triton interprets, or does not, warnings being errors. The working
+        directory is the page's to write to."""
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             # torch scripts some functions of its own when forward mode is first used, and warns of that.
             warnings.filterwarnings("ignore", "`torch.jit.script(_method)?` is deprecated")
             for block in blocks(self.page):
-                self.block(block)
+                if interpreted == (self.kernels or block.marked("interpreted") is not None):
+                    self.block(block)
 
     def block(self, block: Block) -> None:
         """One block, as its tag and marks say."""
@@ -301,6 +315,9 @@ def check_exhaustive(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    os.chdir(sys.argv[2])
     sys.path.insert(0, "")
-    Page(Path(sys.argv[1])).run()
+    for number, page in enumerate(pages()):
+        folder = Path(sys.argv[1], str(number))
+        folder.mkdir()
+        os.chdir(folder)
+        Page(page).run(interpreted=True)
