@@ -230,10 +230,14 @@ class Page:
             words.pop(0)
         if not words:
             return
-        program, *arguments = words
+        target = words[words.index(">") + 1] if ">" in words[:-1] else None
+        program, *arguments = words[:-2] if target else words
         assert program in COMMANDS, f"{self.name}: {program} is no command the tests know: {line}"
         if program == "online-softmax":
-            self.online_softmax(arguments, bool(parsed) and arguments[0] == parsed)
+            names = parsed.split()
+            self.online_softmax(arguments, bool(names) and arguments[: len(names)] == names)
+            if target:
+                Path(target).write_text(self.printed, encoding="utf-8")
         elif program == "make":
             check_make(arguments)
         elif program == "pip":
