@@ -23,7 +23,7 @@ THREADS = $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)))')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test examples exhaustive proofs explorer scoreboard bench bench-faces bench-losses count lint format sanitize wheel check-neon check-avx2 clean
+.PHONY: help demo test examples exhaustive proofs explorer scoreboard bench bench-faces bench-losses count docs lint format sanitize wheel check-neon check-avx2 clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -132,6 +132,12 @@ check-neon: $(CMAKE_READY) ## the native tests built for arm64 and run under qem
 
 check-avx2: $(CMAKE_READY) ## the native tests on an emulated CPU that has AVX2 and nothing newer
 	CMAKE="$(CMAKE)" scripts/check_avx2.sh
+
+docs: $(VENV)/.package $(VENV)/.extra-docs ## the documentation site in build/docs/html; warnings are errors
+	rm -rf build/docs
+	$(BIN)/python -m sphinx --builder html --nitpicky --fail-on-warning --quiet \
+	  --doctree-dir build/docs/trees docs build/docs/html
+	$(BIN)/python scripts/check_site.py build/docs/html
 
 clean: ## remove what the targets made, the environments too
 	rm -rf $(VENV) build dist wheelhouse out .pytest_cache .mypy_cache .ruff_cache .hypothesis
