@@ -105,30 +105,33 @@ def compile_all(jobs: int) -> dict[str, float]:
     return spent
 
 
-def asked(file: str, names: list[str]) -> tuple[dict[str, str], list[str]]:
-    """(theorem -> its statement, the axioms that any of the file's theorems rests on), as Coq prints them."""
+def ask(name: str, files: list[str], queries: list[str]) -> None:
+    """Put queries to Coq under the files' own imports and scopes: it prints what their authors read."""
+    lines = []
+    for file in files:
+        lines += _HEAD.findall(without_comments((PROOFS / file).read_text(encoding="utf-8")))
+        lines.append(f"From OnlineSoftmax Require Import {file.removesuffix('.v')}.")
+    lines += ["Set Printing Width 110.", "Set Printing Depth 1000.", *queries]
+    (BUILD / f"{name}.v").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    coq(["coqc", "-q", "-Q", ".", "OnlineSoftmax", f"{name}.v"], BUILD)
+
+
+def statements_of(file: str, names: list[str]) -> list[str]:
+    """The statements of a file's theorems, as Coq prints them."""
     module = file.removesuffix(".v")
-    # Under the imports and scopes of the file itself, so that Coq prints what its author reads.
-    lines = _HEAD.findall(without_comments((PROOFS / file).read_text(encoding="utf-8")))
-    lines += [
-        f"From OnlineSoftmax Require Import {module}.",
-        "Set Printing Width 110.",
-        "Set Printing Depth 1000.",
-    ]
-    lines += [f'Redirect "{module}.{name}" Check {module}.{name}.' for name in names]
-    # One look through all of a file's proofs, whose ground is mostly the same.
-    together = "".join(f"(@{module}.{name}, " for name in names) + "tt" + ")" * len(names)
-    lines += [
-        f"Definition together := {together}.",
-        f'Redirect "{module}.axioms" Print Assumptions together.',
-    ]
-    (BUILD / f"Ask{module}.v").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    coq(["coqc", "-q", "-Q", ".", "OnlineSoftmax", f"Ask{module}.v"], BUILD)
-    statements = {
-        name: (BUILD / f"{module}.{name}.out").read_text(encoding="utf-8").strip() for name in names
-    }
-    _, _, axioms = (BUILD / f"{module}.axioms.out").read_text(encoding="utf-8").partition("Axioms:")
-    return statements, sorted(re.findall(r"^([A-Za-z_][\w.']*)", axioms, re.M))
+    ask(f"Ask{module}", [file], [f'Redirect "{module}.{name}" Check {module}.{name}.' for name in names])
+    return [(BUILD / f"{module}.{name}.out").read_text(encoding="utf-8").strip() for name in names]
+
+
+def axioms_of(name: str, theorems: list[str]) -> list[str]:
+    """The axioms that any of the theorems (`Law.merge_assoc`) rests on, in one look: they share most."""
+    together = "".join(f"(@{theorem}, " for theorem in theorems) + "tt" + ")" * len(theorems)
+    files = sorted({f"{theorem.split('.')[0]}.v" for theorem in theorems})
+    requires = [f"From OnlineSoftmax Require {file.removesuffix('.v')}." for file in files]
+    query = [f"Definition together := {together}.", f'Redirect "{name}" Print Assumptions together.']
+    ask(f"Ask{name}", [], requires + query)
+    _, _, axioms = (BUILD / f"{name}.out").read_text(encoding="utf-8").partition("Axioms:")
+    return sorted(re.findall(r"^([A-Za-z_][\w.']*)", axioms, re.M))
 
 
 def allowed() -> dict[str, set[str]]:
@@ -141,19 +144,36 @@ def allowed() -> dict[str, set[str]]:
     return table
 
 
+def new_axioms(name: str, claims_of: dict[str, list[str]]) -> list[str]:
+    """What is wrong with the axioms of files that may rest on the same ones, asked by file where it is."""
+    table = allowed()
+    may = table.get("*", set()).union(*(table.get(file, set()) for file in claims_of))
+    theorems = [f"{file.removesuffix('.v')}.{name}" for file, names in claims_of.items() for name in names]
+    found = [axiom for axiom in axioms_of(name, theorems) if axiom not in may]
+    if found and len(claims_of) > 1:
+        alone = [new_axioms(f"{name}{file.removesuffix('.v')}", {file: n}) for file, n in claims_of.items()]
+        return [reason for reasons in alone for reason in reasons]
+    return [
+        f"{file} rests on the axiom {axiom}, which proofs/axioms.txt does not allow it"
+        for file in claims_of
+        for axiom in found
+    ]
+
+
 def examine(all_claims: list[Claim], jobs: int) -> tuple[str, list[str]]:
     """(every statement as Coq prints it, what is wrong with axioms)."""
+    files = {claim.file: [c.theorem for c in all_claims if c.file == claim.file] for claim in all_claims}
     table = allowed()
-    files = sorted({claim.file for claim in all_claims})
+    groups: dict[frozenset[str], dict[str, list[str]]] = {}
+    for file in sorted(files):
+        groups.setdefault(frozenset(table.get(file, set())), {})[file] = files[file]
     with ThreadPoolExecutor(jobs) as pool:
-        answers = pool.map(lambda f: asked(f, [c.theorem for c in all_claims if c.file == f]), files)
-    wrong, text = [], []
-    for file, (statements, axioms) in zip(files, answers, strict=True):
-        new = [a for a in axioms if a not in table.get("*", set()) | table.get(file, set())]
-        wrong += [f"{file} rests on the axiom {a}, which proofs/axioms.txt does not allow it" for a in new]
-        text += [f"{file}", "=" * len(file), ""]
-        text += [f"{statement}\n" for statement in statements.values()]
-    return "\n".join(text), wrong
+        axioms = [pool.submit(new_axioms, f"axioms{n}", group) for n, group in enumerate(groups.values())]
+        texts = list(pool.map(lambda file: statements_of(file, files[file]), sorted(files)))
+    text = []
+    for file, statements in zip(sorted(files), texts, strict=True):
+        text += [f"{file}\n{'=' * len(file)}\n", *(f"{statement}\n" for statement in statements)]
+    return "\n".join(text), [reason for future in axioms for reason in future.result()]
 
 
 def main() -> int:

@@ -39,7 +39,8 @@ LAYERS = (
     ("cpu_linear_gradient",),
     ("frontends",),
     ("torch", "jax", "transformers", "scipy"),
-    ("traffic", "conformance", "exercise"),
+    ("traffic", "conformance"),
+    ("exercise",),
     ("report",),
     ("cli",),
 )

@@ -289,6 +289,7 @@ MODULES = (
             "traffic.compare", "traffic.links", "traffic.cache", "traffic.predict", "traffic.kernels",
             "traffic.machine", "traffic.meter", "traffic.compiled",
             "conformance.cases", "conformance.subjects", "conformance.run", "conformance.tolerance",
+            "exercise",
         )
     ),
 )  # fmt: skip
