@@ -11,10 +11,14 @@ from typing import Final
 
 #: "file::function" -> of how many cases, in their order, the first one runs.
 EVERY: Final = {
+    "test_attention.py::test_more_tiles_and_segments_than_one": 2,
+    "test_cli_bytes.py::test_an_svg_is_drawn": 2,
+    "test_cli_bytes.py::test_an_svg_is_drawn_the_same_each_time": 2,
     "test_exact_builds.py::test_a_build_makes_the_golden_bits": 5,
     "test_exact_law.py::test_a_million_elements_in_any_parts": 3,
     "test_exact_law.py::test_all_permutations_and_trees_of_7_elements": 5,
     "test_exact_terms.py::test_float32_terms_are_within_delta_for_every_f": 64,
+    "test_exhaustive.py::test_a_sample_of_every_way": 2,
     "test_gpu_compiled.py::test_every_kernel_is_there": 2,
     "test_gpu_compiled.py::test_nothing_spills": 2,
     "test_gpu_compiled.py::test_results_are_written_16_bytes_a_thread": 2,
@@ -47,8 +51,10 @@ EVERY: Final = {
     "test_torch_attention_derivatives.py::test_orders_of_torch_func": 3,
     "test_torch_attention_derivatives.py::test_second_derivatives": 3,
     "test_torch_attention_derivatives.py::test_vmap_over_each_option": 3,
-    "test_torch_linear.py::test_derivatives_of_every_kind": 4,
+    "test_torch_linear.py::test_derivatives_of_every_kind": 8,
+    "test_torch_direct.py::test_compiled_autograd_takes_the_backward_whole": 2,
     "test_torch_losses.py::test_derivatives_of_every_kind": 4,
+    "test_torch_ops.py::test_opcheck": 2,
     "test_torch_rows.py::test_gradcheck": 2,
     "test_torch_rows.py::test_transforms_and_their_compositions": 4,
     "test_torch_scans.py::test_compile": 2,
