@@ -139,8 +139,9 @@ def allowed() -> dict[str, set[str]]:
     table: dict[str, set[str]] = {}
     for line in (PROOFS / "axioms.txt").read_text(encoding="utf-8").splitlines():
         if line.strip() and not line.startswith("#"):
-            file, *names = line.split()
-            table.setdefault(file, set()).update(names)
+            files, *names = line.split()
+            for file in files.split(","):
+                table.setdefault(file, set()).update(names)
     return table
 
 
