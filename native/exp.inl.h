@@ -8,7 +8,8 @@
 // carries any bits at all, and an addition may make a number of them. Arguments below the floor count as the floor,
 // whose scaled result vanishes in every sum and rounds to exactly 0 in every result; -inf needs no case of its own.
 //
-// Coefficients: scripts/fit_exp.py. Error of ExpExact at m = 0 over every float in (-104, 0]: tests/test_exp.py.
+// Coefficients: scripts/fit_exp.py; what they are off by: proofs/ExpPolynomial.v, roundings in: proofs/ExpFloat32.v.
+// Error of `exp_unshifted` over every float in (-104, 0]: tests/test_exp.py.
 
 template <class V>
 struct Log2e;
