@@ -41,6 +41,7 @@ THREE: Final = Law(
     heights=("m_a", "m_b", "m_c"),
     sums=("s_a", "s_b", "s_c"),
     defined={"M": "max(m_a, max(m_b, m_c))"},
+    sides=(*_SIDES, ("m_c", "s_c")),
 )
 _NAMES: Final = {"m": "M", "m'": "M", "m_ab": "M", "m_new": "M", "m_max": "M"}
 SPELLINGS: Final = (

@@ -1,0 +1,85 @@
+"""Formulas made to slip past: right nearly everywhere, wrong at one kind of point. And spellings."""
+
+from __future__ import annotations
+
+import pytest
+
+from online_softmax.exercise.catalogue import fields
+
+BY_KEY = {ask.key: ask.field for _, ask in fields(1)}
+
+PUSH = "s*exp(m - M) + exp(x - M)"
+MERGE = "s_a*exp(m_a - M) + s_b*exp(m_b - M)"
+THREE = "s_a*exp(m_a - M) + s_b*exp(m_b - M) + s_c*exp(m_c - M)"
+WRONG = {
+    "2.1": ["where(isinf(m), 7, max(m, x))", "where(x == -inf, 0, max(m, x))", "max(m, x, -1e50)"],
+    "2.2a": [
+        "where(m == -inf, 0, exp(x - M))",
+        "where(isinf(m), 7, exp(x - M))",
+        "where(x == -inf, 5, exp(x - M))",
+        "where(x > 900, 1, exp(x - M))",
+    ],
+    "2.2c": [
+        "where(isinf(x), 7, exp(m - M))",
+        "where(isinf(m), 7, exp(m - M))",
+        "where(m < -5000, 0, exp(m - M))",
+    ],
+    "2.2d": [
+        f"where(m == x, 2.25, {PUSH})",
+        f"where(m == -inf, 1, {PUSH})",
+        f"where(isnan({PUSH}), 5, {PUSH})",
+        f"where(x > 900, 1, {PUSH})",
+        f"where(m < -1e200, 1, {PUSH})",
+        f"where(m == -inf and x > 1000, 3, {PUSH})",
+        "s*exp(m/2)*exp(m/2 - M) + exp(x/2)*exp(x/2 - M)",
+    ],
+    "3.2a": ["where(isinf(m_a) and isinf(m_b), 0, max(m_a, m_b))"],
+    "3.2b": [
+        "s_a*exp(m_a - max(M, -1e4)) + s_b*exp(m_b - max(M, -1e4))",
+        f"where(m_a > 1000, 5, {MERGE})",
+        f"where(m_a == m_b and m_a < 0, 1, {MERGE})",
+    ],
+    "3.3a": [
+        f"where(m_a == m_b and m_a > m_c, 0, {THREE})",
+        f"where(m_a == m_b and m_a < m_c, 0, {THREE})",
+        f"where(m_b == m_c and m_a != m_c, 0, {THREE})",
+        f"where(m_a == m_b and m_b == m_c, s_a + s_b, {THREE})",
+        f"where(m_c == -inf, 0, {THREE})",
+        f"where(isinf(m_a), 99, {THREE})",
+        f"where(isinf(m_a) and isinf(m_c), 99, {THREE})",
+    ],
+    "3.4c": [
+        "where(M < -1e300, 0, s_a*exp(m_a - max(M, -1e308)) + s_b*exp(m_b - max(M, -1e308)))",
+        "s_a*exp(m_a - max(M, -1e308)) + s_b*exp(m_b - max(M, -1e308))",
+        f"where(M < -1e300, 0, {MERGE})",
+        f"where(M == -inf, 1, {MERGE})",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", WRONG)
+def test_what_is_wrong_at_one_kind_of_point_is_wrong(key: str) -> None:
+    for text in WRONG[key]:
+        grade = BY_KEY[key].grade(text)
+        assert (text, grade.status, grade.readable) == (text, "wrong", True)
+
+
+def test_a_stand_in_for_minus_infinity_is_called_one() -> None:
+    for text in WRONG["3.4c"][:3]:
+        assert "in place of -inf" in BY_KEY["3.4c"].grade(text).message
+
+
+def test_a_factor_has_no_remark_and_a_sum_of_nothing_has() -> None:
+    for key in ("2.1", "2.2a", "2.2c"):
+        assert (
+            BY_KEY[key].grade(BY_KEY[key].answer).status,
+            BY_KEY[key].grade(BY_KEY[key].answer).message,
+        ) == (
+            "right",
+            "",
+        )
+    for key in ("2.1", "2.2d", "3.2b", "3.3a"):
+        text = "(m + x + abs(m - x))/2" if key == "2.1" else BY_KEY[key].answer
+        grade = BY_KEY[key].grade(text)
+        assert grade.status == "right"
+        assert "one case is left" in grade.message
