@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
+from online_softmax.cli import main
+from online_softmax.exercise import FormulaError
 from online_softmax.exercise.catalogue import fields
+from online_softmax.exercise.formula import parse
 
 BY_KEY = {ask.key: ask.field for _, ask in fields(1)}
 
@@ -83,3 +90,67 @@ def test_a_factor_has_no_remark_and_a_sum_of_nothing_has() -> None:
         grade = BY_KEY[key].grade(text)
         assert grade.status == "right"
         assert "one case is left" in grade.message
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        *(
+            ("2.2d", f"{left} = {PUSH}")
+            for left in ("s_{k+1}", "s_{k + 1}", "s_k+1", "s_new", "new_s", "s'", "S'", "S_new", "s")
+        ),
+        *(("2.1", f"{left} = max(m, x)") for left in ("m_{k+1}", "m_k+1", "m_new", "m'", "M'", "m")),
+        ("3.2a", "m_ab = max(m_a, m_b)"),
+        ("3.2b", f"s_{{ab}} = {MERGE};"),
+        ("3.3a", f"s' = {THREE} ."),
+        ("2.2d", f"{PUSH}."),
+        ("2.2d", f"{PUSH} ;"),
+        ("3.4c", f"where(M == -Infinity, 0, {MERGE})"),
+        ("3.4c", f"where(M > -INFINITY, {MERGE}, 0)."),
+    ],
+)
+def test_left_sides_and_ends_that_are_passed_over(key: str, text: str) -> None:
+    assert (text, BY_KEY[key].grade(text).status) == (text, "right")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("y' = s", "is unknown here"),
+        ("m_new = s", "is unknown here"),
+        ("S_old = s", "is unknown here"),
+        ("s;;", "';' has no place"),
+        ("s = m = x;", "without a second ="),
+        (".", "something is missing here"),
+        ("ln e", "e stands alone"),
+    ],
+)
+def test_what_is_still_refused(text: str, reason: str) -> None:
+    with pytest.raises(FormulaError, match=reason):
+        parse(text, {name: name for name in ("s", "m", "x")}, name="S")
+
+
+@pytest.mark.parametrize("command", [["check", "-"], ["drill", "--seed", "1"]])
+def test_without_stdin_it_is_said(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["exercise", *command]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert "stdin is closed" in error
+
+
+def test_a_stdin_that_the_shell_closed() -> None:
+    script = "import sys; from online_softmax.cli import main; sys.exit(main(['exercise', 'check', '-']))"
+    done = subprocess.run(
+        ["/bin/sh", "-c", '"$0" -c "$1" <&-', sys.executable, script],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "stdin is closed" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -6,7 +6,7 @@ import json
 import random
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -58,7 +58,7 @@ def check(
 
     Exit code: 0 everything is right; 1 something is wrong or unanswered; 2 this is no readable sheet.
     """
-    data = sys.stdin.buffer.read(exercise.MAX_SIZE + 1) if str(file) == "-" else _read(file)
+    data = _stdin().buffer.read(exercise.MAX_SIZE + 1) if str(file) == "-" else _read(file)
     try:
         report = exercise.check_sheet(exercise.decode(data))
     except exercise.SheetError as error:
@@ -68,6 +68,13 @@ def check(
     else:
         print(report.text(answers=show_answers))
     raise typer.Exit(report.exit_code)
+
+
+def _stdin() -> TextIO:
+    """Python has none where the shell closed it: `<&-`."""
+    if sys.stdin is None:
+        raise ValueError("stdin is closed: give a file, or feed one with `< FILE`")
+    return sys.stdin
 
 
 def _read(file: Path) -> bytes:
@@ -86,9 +93,10 @@ def drill(
 
     Exit code: 0 if everything was answered rightly, at the first or second try; else 1.
     """
+    answers = _stdin()
 
     def read() -> str | None:
-        line = sys.stdin.readline()
+        line = answers.readline()
         return line.rstrip("\n") if line else None
 
     def write(text: str) -> None:

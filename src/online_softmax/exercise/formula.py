@@ -38,7 +38,9 @@ _SPELLINGS: Final = {
     "ln": "log", "if": "where", "maximum": "max", "minimum": "min", "is_inf": "isinf", "ceiling": "ceil",
     "lb": "log2",
 }  # fmt: skip
-_INFINITY: Final = ("inf", "oo", "infinity", "Inf", "INF", "infty")
+_INFINITY: Final = ("inf", "oo", "infinity", "infty")
+#: What may be added to a name to say that it is the new one, or the one of both parts: S' and s_{k+1}.
+_NEWER: Final = ("", "k+1", "kplus1", "n+1", "i+1", "j+1", "t+1", "new", "next", "ab", "abc", "max", "total")
 _WORDS: Final = ("and", "or", "not")
 _RELATIONS: Final = ("<", "<=", ">", ">=", "==", "!=", "=")
 #: Functions that may stand without brackets: `ln 2`.
@@ -63,14 +65,16 @@ def parse(
 
     Args:
         variables: spelling -> the variable it stands for; `{"m_k": "m", "m": "m"}`. None: no variables.
-        name: what the formula defines: "S" lets `S = ...` pass, with any other name the spelling of a
-            variable would be an error.
+        name: what the formula defines: "S" lets `S = ...` pass, and `s_{k+1} = ...`, `S' = ...` and the like;
+            another name in front is an error, unless it is a variable.
         logic: whether the result may be a condition.
 
-    Raises FormulaError, with the place in the text, for anything that is no formula in these variables.
-    Cost: linear in the text, which is at most `tokens.MAX_LENGTH` long.
+    A full stop or semicolon at the end is passed over. Raises FormulaError, with the place in the text, for
+    anything that is no formula in these variables. Cost: linear in the text, which is at most
+    `tokens.MAX_LENGTH` long.
     """
-    parser = _Parser(text, variables or {})
+    ended = text.rstrip()
+    parser = _Parser(ended[:-1] if ended.endswith((".", ";")) else text, variables or {})
     parser.skip_definition(name)
     node = parser.condition()
     parser.finish()
@@ -84,6 +88,12 @@ def parse(
 def is_logic(node: Node) -> bool:
     """Whether the value is true or false."""
     return node.op in (*_RELATIONS, *_WORDS, "isinf", "isfinite", "isnan")
+
+
+def _defines(given: str, name: str) -> bool:
+    """Whether a name in front of = means `name`: it, in either case, primed, or with an index of `_NEWER`."""
+    stem, _, index = given.rstrip("'").removeprefix("new_").partition("_")
+    return stem.lower() == name.lower() and index in _NEWER
 
 
 class _Parser:
@@ -108,11 +118,14 @@ class _Parser:
         return None
 
     def skip_definition(self, name: str | None) -> None:
-        """`S =` before the formula."""
-        if self.here.kind == "name" and self.tokens[self.at + 1].kind == "=":
-            given = self.here.text
-            if name is not None and (given in self.variables or given == name):
-                self.at += 2
+        """`S =` before the formula; also `s_k+1 =`, which nothing else could mean there."""
+        given, length = self.here.text, 1
+        if [token.text for token in self.tokens[1:3]] == ["+", "1"]:
+            given, length = f"{given}+1", 3
+        if name is None or self.here.kind != "name" or self.tokens[length].kind != "=":
+            return
+        if given in self.variables or _defines(given, name):
+            self.at = length + 1
 
     def finish(self) -> None:
         if self.here.kind == "=":
@@ -235,7 +248,7 @@ class _Parser:
         function = _SPELLINGS.get(token.text.lower(), token.text.lower())
         if function in FUNCTIONS:
             return self.call(function, token)
-        if token.text in _INFINITY:
+        if token.text.lower() in _INFINITY:
             return Node("inf")
         if token.text == "e":
             return Node("name", name="e")
@@ -249,6 +262,8 @@ class _Parser:
             if function not in _BARE or self.here.kind not in ("number", "name"):
                 raise self.error(f"{token.text} needs brackets: {token.text}(...)", token)
             self.deeper()
+            if self.here.text == "e" and "e" not in self.variables:
+                raise self.error("e stands alone: write exp(...) or e^(...)")
             inner = self.primary()
             self.depth -= 1
             return Node(function, (inner,))
