@@ -36,10 +36,17 @@ WRONG = {
         f"where(m == -inf, 1, {PUSH})",
         f"where(isnan({PUSH}), 5, {PUSH})",
         f"where(x > 900, 1, {PUSH})",
+        f"where(x > 20 and x < 700, 1, {PUSH})",
+        f"where(x > 2e5 and x < 9e99, 1, {PUSH})",
+        f"where(m - x > 7 and m - x < 700, s, {PUSH})",
+        f"where(s > 5, s, {PUSH})",
         f"where(m < -1e200, 1, {PUSH})",
         f"where(m == -inf and x > 1000, 3, {PUSH})",
         "s*exp(m/2)*exp(m/2 - M) + exp(x/2)*exp(x/2 - M)",
     ],
+    "2.4a": ["where(x > m + 50, 1, s + exp(x - m))"],
+    "2.4b": ["where(n > 100, 0, 1/n)"],
+    "3.1a": ["where(isinf(x), 0, x)"],
     "3.2a": ["where(isinf(m_a) and isinf(m_b), 0, max(m_a, m_b))"],
     "3.2b": [
         "s_a*exp(m_a - max(M, -1e4)) + s_b*exp(m_b - max(M, -1e4))",
@@ -69,6 +76,17 @@ def test_what_is_wrong_at_one_kind_of_point_is_wrong(key: str) -> None:
     for text in WRONG[key]:
         grade = BY_KEY[key].grade(text)
         assert (text, grade.status, grade.readable) == (text, "wrong", True)
+
+
+def test_what_points_do_not_find_is_remarked_on() -> None:
+    lowest = "max(M, -1.7976931348623157e308)"
+    for key, text in (
+        ("2.2d", f"where(x == 3.7, 1, {PUSH})"),
+        ("3.4c", f"s_a*exp(m_a - {lowest}) + s_b*exp(m_b - {lowest})"),  # right for every float64
+    ):
+        grade = BY_KEY[key].grade(text)
+        assert grade.status == "right"
+        assert "checked at points" in grade.message
 
 
 def test_a_stand_in_for_minus_infinity_is_called_one() -> None:

@@ -32,8 +32,11 @@ ABSOLUTE: Final = 1e-12
 LARGE: Final = 800.0
 #: Further out: where constants that stand for "very large" tend to lie, and where halves overflow too.
 FURTHER: Final = (950.0, 1e4, 1e5)
-#: So far out that a float64 holds no difference of scores any more.
-HUGE: Final = 1e100
+#: So far out that a float64 holds few or no digits of a difference of scores.
+HUGE: Final = (1e6, 1e8, 1e15, 1e30, 1e100, 1e200)
+#: Distances at which exp is small or large, and far from either end of float64; and scales of a sum.
+MODERATE: Final = (9.0, 30.0, 100.0, 200.0)
+_SCALES: Final = (4.0, 1e3, 1e6)
 #: The lowest score there is: below any number that stands in for -inf.
 LOWEST: Final = -sys.float_info.max
 _TIES: Final = 4
@@ -96,11 +99,18 @@ class Law:
     # --- points
 
     def points(self) -> Iterator[Values]:
-        """Finite points, the same in every run: some at random, then every pattern of ties, each at several
-        heights and with the other heights below and above."""
+        """Finite points, the same in every run: at random, with heights moderately far out or apart, large
+        sums; then every pattern of ties, each at several heights and with the others below and above."""
         draw = random.Random(1)
         for _ in range(POINTS):
             yield self._at_random(draw)
+        for distance in (sign * far for far in MODERATE for sign in (1, -1)):
+            for moved in (self.heights, *((name,) for name in self.heights)):
+                at = self._at_random(draw)
+                yield at | {name: at[name] + distance for name in moved}
+        for scale in _SCALES if self.sums else ():
+            at = self._at_random(draw)
+            yield at | {name: at[name] * scale for name in self.sums}
         for count in range(2, len(self.heights) + 1):
             for tied in combinations(self.heights, count):
                 for i in range(_TIES):
@@ -128,7 +138,7 @@ class Law:
                 for at in some:
                     yield from self._out(at, up * distance)
             # Sums of 1, heights of 0: no term is lost for being too small beside what it is added to.
-            for distance in sorted((*(end for end in ends if end * up > 0), up * HUGE)):
+            for distance in sorted((*(end for end in ends if end * up > 0), *(up * huge for huge in HUGE))):
                 yield from self._out(level, distance)
 
     def _out(self, at: Values, shift: float) -> Iterator[Values]:
