@@ -17,11 +17,11 @@ from .part_update import RESCALED, TURNED, UNSAFE
 from .questions import Ask, Draw, Part, Question, count_of, figure
 
 _SIDES: Final = (("m_a", "s_a"), ("m_b", "s_b"))
-_  #: The same, written with its exp.
-TERM: Final = Law("exp(x_i - M)", heights=("x_i", "m", "M"))
-JOINT: Final = {"M": "max(m_a, m_b)"}
+_JOINT: Final = {"M": "max(m_a, m_b)"}
 FIRST: Final = Law("x", heights=("x",))
 EXPONENT: Final = Law("x_i - M", heights=("x_i", "m", "M"))
+#: The same, written with its exp.
+TERM: Final = Law("exp(x_i - M)", heights=("x_i", "m", "M"))
 JOINT: Final = Law("max(m_a, m_b)", heights=("m_a", "m_b"), sides=(("m_a", ""), ("m_b", "")))
 #: The merge of `state.py` without and with its guard; `tests/exercise` holds these to it.
 MERGE: Final = Law(
