@@ -75,6 +75,7 @@
 
   function decades(from, to, most) {
     const all = [];
+    if (!(from > 0 && Number.isFinite(to))) return all;
     for (let k = Math.ceil(Math.log10(from) - 1e-9); k <= Math.log10(to) + 1e-9; k += 1) all.push(k);
     const every = Math.ceil(all.length / most);
     return all.filter((_, i) => i % every === 0).map((k) => Number(`1e${k}`));

@@ -96,10 +96,11 @@
     for (const [key, value] of new URLSearchParams(location.hash.slice(1))) {
       const control = document.querySelector(`[data-key="${key.replace(/\W/g, '')}"]`);
       const some = control && choices(control);
-      const known = PLACES[key] ? PLACES[key].test(value) : control && (!some || some.includes(value));
+      const place = Object.hasOwn(PLACES, key) ? PLACES[key] : null;
+      const known = place ? place.test(value) : control && (!some || some.includes(value));
       if (known) asked[key] = value;
       else {
-        const none = PLACES[key] ? 'whole numbers would do' : 'there is no such setting';
+        const none = place ? 'whole numbers would do' : 'there is no such setting';
         const would = some ? `${some.join(', ')} would do` : none;
         vain.push(`${key.slice(0, 40)}="${value.slice(0, 40)}": ${would}.`);
       }

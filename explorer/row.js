@@ -65,12 +65,15 @@
     return x;
   }
 
-  /** A positive amount below `high`, in the unit its name gives. */
+  // Less is no machine's, and would leave the numbers of the charts.
+  const LEAST = 0.001;
+
+  /** An amount from LEAST to `high`, in the unit its name gives. */
   function parseAmount(text, name, high) {
     const plain = String(text).trim();
     const x = NUMBER.test(plain) ? Number(plain) : NaN;
-    if (!(x > 0 && x <= high)) {
-      const would = `a number above 0, up to ${high}, would do`;
+    if (!(x >= LEAST && x <= high)) {
+      const would = `a number from ${LEAST} to ${high} would do`;
       throw new RangeError(`${name}: ${plain === '' ? 'nothing' : `"${plain.slice(0, 40)}"`} is given; ${would}`);
     }
     return x;

@@ -15,9 +15,15 @@ BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
 #: What would leave a gap behind, or switch a check of Coq's own off.
 GAPS = re.compile(
     r"\b(Admitted|admit|give_up|Axioms?|Parameters?|Conjecture|Unset\s+(?:Guard|Positivity|Universe)\s+Checking|"
-    r"bypass_check|Abort)\b"
+    r"bypass_check|Abort|Set\s+Warnings|Declare\s+(?:Module|Instance|ML)|Admit\s+Obligations|Primitive|"
+    r"Definitional\s+UIP)\b"
 )
-_CLAIM = re.compile(r"^\s*(?:Theorem|Corollary)\s+([A-Za-z_][\w']*)", re.M)
+_CLAIM = re.compile(
+    r"^\s*(?:#\[[^]]*\]\s*)?(?:Local\s+)?(?:Theorem|Corollary|Proposition)\s+([A-Za-z_][\w']*)", re.M
+)
+_DEFINED = re.compile(
+    r"^\s*(?:Local\s+)?(?:Definition|Fixpoint|Inductive|Variant|Record|Function)\s+([A-Za-z_][\w']*)", re.M
+)
 _KEYS = {"theorem", "words", "formula", "test"}
 
 
@@ -56,6 +62,12 @@ def theorems(root: Path = ROOT) -> dict[str, list[str]]:
     }
 
 
+def definitions(file: str, root: Path = ROOT) -> list[str]:
+    """What a file defines, in its order: a claim says what its definitions say."""
+    text = without_comments((root / "proofs" / file).read_text(encoding="utf-8"))
+    return list(dict.fromkeys(_DEFINED.findall(text)))
+
+
 def claims(root: Path = ROOT) -> list[Claim]:
     """What proofs/statements/*.toml lists, file by file; KeyError for an entry that lacks a key."""
     by_stem = {path.stem.lower(): path.name for path in (root / "proofs").glob("*.v")}
@@ -91,6 +103,14 @@ def faults(root: Path = ROOT) -> list[str]:
         ]
         wrong += [f"{file}: {name} is listed, but not proved there" for name in entries if name not in names]
         wrong += [f"{file}: {name} is listed twice" for name in set(entries) if entries.count(name) > 1]
+    # An axiom is allowed by its name, so no file may have the name of a module that has one.
+    books = (root / "proofs" / "axioms.txt").read_text(encoding="utf-8").splitlines()
+    axioms = {name.split(".")[0] for line in books if line[:1] != "#" for name in line.split()[1:]}
+    wrong += [
+        f"{path.name} has the name of a module whose axioms are allowed"
+        for path in sorted((root / "proofs").glob("*.v"))
+        if path.stem in axioms
+    ]
     # A name is an address in README.md, so it is one file's alone.
     homes = {claim.theorem: claim.file for claim in reversed(listed)}
     wrong += [

@@ -22,7 +22,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from proof_claims import ROOT, Claim, claims, faults, tables, without_comments
+from proof_claims import ROOT, Claim, claims, definitions, faults, tables, without_comments
 
 PROOFS = ROOT / "proofs"
 #: Compiled outside the tree, so that nothing but what is written by hand lies in proofs/.
@@ -117,9 +117,15 @@ def ask(name: str, files: list[str], queries: list[str]) -> None:
 
 
 def statements_of(file: str, names: list[str]) -> list[str]:
-    """The statements of a file's theorems, as Coq prints them."""
+    """A file's definitions and the statements of its theorems, as Coq prints them."""
     module = file.removesuffix(".v")
-    ask(f"Ask{module}", [file], [f'Redirect "{module}.{name}" Check {module}.{name}.' for name in names])
+    queries = [f'Redirect "{module}.{name}" Print {module}.{name}.' for name in definitions(file)]
+    ask(
+        f"Ask{module}",
+        [file],
+        queries + [f'Redirect "{module}.{name}" Check {module}.{name}.' for name in names],
+    )
+    names = definitions(file) + names
     return [(BUILD / f"{module}.{name}.out").read_text(encoding="utf-8").strip() for name in names]
 
 

@@ -35,6 +35,7 @@ def tree(tmp_path: Path) -> Path:
         )
         + 'test = "tests/test_a.py::test_one"\n'
     )
+    (tmp_path / "proofs/axioms.txt").write_text("* Luck.luck\n")
     (tmp_path / "tests/test_a.py").write_text("def test_one(): ...\n")
     return tmp_path
 
@@ -62,6 +63,8 @@ def test_nothing_is_wrong_with_a_right_tree(books, tree):
         ("proofs/Law.v", "Qed", "Admitted", "Law.v: Admitted"),
         ("proofs/Law.v", "Theorem one", "Axiom", "Law.v: Axiom"),
         ("proofs/Law.v", "exact I", "admit", "Law.v: admit"),
+        ("proofs/Law.v", "Theorem one", 'Set Warnings "-all". Theorem one', "Law.v: Set Warnings"),
+        ("proofs/axioms.txt", "Luck", "Law", "Law.v has the name of a module whose axioms are allowed"),
         ("proofs/Law.v", "Theorem one", "Unset Guard Checking. Theorem one", "Law.v: Unset Guard Checking"),
         ("proofs/Law.v", "Theorem one", "Corollary two", "Law.v: two has no entry in proofs/statements/"),
         ("proofs/Law.v", "Theorem one", "Lemma one", "Law.v: one is listed, but not proved there"),

@@ -14,7 +14,8 @@ from exercise_solver import Solver
 from online_softmax import state
 from online_softmax.exercise import check_sheet, fill_sheet, new_sheet
 from online_softmax.exercise.catalogue import fields, parts
-from online_softmax.exercise.fields import Choice, Formula, Number, Order
+from online_softmax.exercise.choices import Choice
+from online_softmax.exercise.fields import Formula, Number, Order
 from online_softmax.exercise.part_merge import GUARDED, JOINT, MERGE
 from online_softmax.exercise.part_update import MAXIMUM, PUSH
 from online_softmax.traffic import model

@@ -204,6 +204,19 @@ def test_the_end_of_input_and_an_interrupt_end_with_the_score(end: Line) -> None
     )
 
 
+@pytest.mark.parametrize("end", [None, KeyboardInterrupt, "quit"])
+def test_one_wrong_try_before_the_end_counts_as_wrong(end: Line) -> None:
+    drill, shown = drilled("1", "exp(-c)", end)
+    assert drill.score.missed == ["1.1"]
+    assert shown.endswith("\n0 right at once, 0 at the second try, 1 missed, 0 skipped, 9 not asked\n")
+    drill, _ = drilled("1", "exp(-c)", "exp(c)", "?", end)
+    assert (drill.score.second, drill.score.missed) == (["1.1"], [])
+    drill, _ = drilled("1", "exp(-c)", "skip", end)
+    assert (drill.score.skipped, drill.score.missed) == (["1.1"], [])
+    drill, _ = drilled("1", "exp(-c)", "c", end)
+    assert drill.score.missed == ["1.1"]
+
+
 def test_the_command_in_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [ask.key for part, ask in fields(SEED) if part == "bonus"]
     monkeypatch.setattr(sys, "stdin", io.StringIO("\r\n".join(KEY[key] for key in asked)))

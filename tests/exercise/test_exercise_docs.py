@@ -46,12 +46,16 @@ def test_tolerances_and_limits_are_those_in_force() -> None:
     found = {ask.key: ask.field.tolerance for _, ask in fields(1) if isinstance(ask.field, Number)}
     percent = {
         "5.1b": "0.5", "5.3 [three passes / least time]": "0.5", "5.4b": "0.5", "1.4b": "0.2",
-        "4.1 [mini / exp is finite up to]": "0.2", "7.1b": "0.05", "2.4c": "2", "2.4d": "3",
+        "4.1 [mini / exp is finite up to]": "0.2", "2.4c": "2", "2.4d": "3",
         "5.2 [three passes / reads]": "0",
     }  # fmt: skip
     for key, value in percent.items():
         assert found[key] == Fraction(value) / 100, key
         assert value == "0" or f"{value} %" in PAGE
+    (log_y,) = (ask.field for _, ask in fields(1) if ask.key == "7.1b")
+    assert isinstance(log_y, Number)
+    assert log_y.tolerance * abs(Fraction(log_y.value)) == Fraction("0.005")
+    assert "| log-probabilities | `-110.69`, `-110 - ln(2)` | within 0.005 |" in PAGE
     limits = (tokens.MAX_LENGTH, tokens.MAX_TOKENS, MAX_DEPTH, tokens.MAX_DIGITS, tokens.MAX_EXPONENT)
     sentence = re.search(
         r"At\s+most (\d+)\s+characters, (\d+) parts, (\d+) levels.*?(\d+) digits.*?to (\d+)", PAGE, re.S

@@ -7,7 +7,8 @@ from fractions import Fraction
 import pytest
 
 from online_softmax.exercise import FormulaError
-from online_softmax.exercise.fields import Choice, Number, clean
+from online_softmax.exercise.choices import Choice
+from online_softmax.exercise.fields import Number, clean
 from online_softmax.exercise.quantity import quantity
 
 

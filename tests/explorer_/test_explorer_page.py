@@ -348,3 +348,16 @@ def test_the_address_keeps_the_state(explorer: Any) -> None:
     assert 'order="zig": left, right, tree would do' in notice
     assert 'colour="red": there is no such setting' in notice
     assert str(PAGE) in second.url.replace("%20", " ")
+
+
+def test_no_address_stops_the_page(explorer: Any) -> None:
+    page = explorer("constructor=2&toString=1&device=own&bandwidth=1e-320&ridge=1e-300")
+    notice = page.locator("#notice").inner_text()
+    assert 'constructor="2": there is no such setting' in notice
+    assert 'toString="1": there is no such setting' in notice
+    for field in ("bandwidth", "ridge"):
+        assert "a number from 0.001 to 1000000 would do" in page.locator(f"#error-{field}").inner_text()
+    assert page.locator("#stream-steps .place").inner_text().endswith("of 8")
+    page.locator('[data-key="bandwidth"]').fill("0.001")
+    page.locator('[data-key="ridge"]').fill("0.001")
+    assert page.locator("#error-bandwidth").inner_text() == page.locator("#error-ridge").inner_text() == ""

@@ -65,6 +65,7 @@ class Drill:
             raise ValueError(f"part: {part!r} is unknown; {', '.join(PARTS)} would do")
         self.parts = [p for p in parts(seed) if part in (None, p.name)]
         self.read, self.write = read, write
+        self.tried: str | None = None
         self.score = Score(sum(1 for p in self.parts for q in p.questions for _ in q.fields()))
 
     def run(self) -> Score:
@@ -74,6 +75,8 @@ class Drill:
             for part in self.parts:
                 self._part(part)
         except (_Quit, KeyboardInterrupt):
+            if self.tried is not None:
+                self.score.missed.append(self.tried)  # its only try was wrong
             self.write("\n")
         self.write(f"{self.score.text()}\n")
         return self.score
@@ -99,20 +102,23 @@ class Drill:
         self.write("\n")
         self._show(f"{ask.key}: {ask.text} ({ask.field.label})")
         self.write("".join(f"  {line}\n" for line in options(ask) if line))
-        tries = 0
+        tries, self.tried = 0, None
         while True:
             grade = self._answer(ask)
             if grade is None:
                 self.score.skipped.append(ask.key)
+                self.tried = None
                 return
             if not grade.readable:
                 self._show_hint(grade.message)
                 continue
             if grade.status == "right":
+                self.tried = None
                 (self.score.second if tries else self.score.first).append(ask.key)
                 self.write("right" + (f": {grade.message}" if grade.message else "") + "\n")
                 return
             tries += 1
+            self.tried = ask.key if tries < TRIES else None
             if tries == TRIES:
                 self.score.missed.append(ask.key)
                 self._show_hint(f"wrong: {grade.message}\nthe answer: {ask.field.answer}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -17,7 +17,7 @@ from typing import Final, Literal, Protocol
 from .equivalence import LOWEST, Law, Verdict, agrees, broken_laws, compare
 from .evaluate import evaluate
 from .formula import Node, parse
-from .quantity import Kind, Quantity, quantity
+from .quantity import Bound, Kind, Quantity, quantity
 from .tokens import FormulaError
 
 Status = Literal["right", "wrong", "unanswered"]
@@ -92,6 +92,7 @@ class Number:
         tolerance: relative error let pass.
         traps: (value, hint): wrong values with a known origin.
         also: (value, remark): values that are right by another way of counting.
+        bound: ">" or "<" where a lower or an upper bound is asked for, which may be written before it.
     """
 
     value: Fraction | Decimal
@@ -101,6 +102,7 @@ class Number:
     traps: tuple[tuple[Fraction, str], ...] = ()
     also: tuple[tuple[Fraction, str], ...] = ()
     nudge: str = "Write down what is counted, then put the numbers in."
+    bound: Bound = ""
 
     @property
     def label(self) -> str:
@@ -118,7 +120,7 @@ class Number:
         if not text:
             return Grade("unanswered")
         try:
-            given = quantity(text, self.kind)
+            given = quantity(text, self.kind, self.bound)
         except FormulaError as error:
             return Grade("wrong", f"cannot be read: {error}", readable=False)
         if isinstance(self.value, Decimal) or not given.value.is_finite():
@@ -126,9 +128,15 @@ class Number:
             return Grade("right") if given.value == wanted else Grade("wrong", self._off(given))
         exact = Fraction(given.value)
         # Another value may lie within the tolerance: what was meant is then told by which is met much closer.
-        for value, message in (*self.traps, *self.also):
-            if abs(exact - value) <= abs(self.value - value) / 10:
-                return Grade("wrong" if (value, message) in self.traps else "right", message)
+        met = [
+            (abs(exact - value), message, at < len(self.traps))
+            for at, (value, message) in enumerate((*self.traps, *self.also))
+            if abs(exact - value) <= abs(self.value - value) / 10
+            and _near(exact, value, max(self.tolerance, THREE_DIGITS))
+        ]
+        if met:
+            _, message, wrong = min(met)
+            return Grade("wrong" if wrong else "right", message)
         if any(_near(exact, value, self.tolerance) for value in (self.value, *(v for v, _ in self.also))):
             return Grade("right")
         for value, hint in self.traps:
@@ -157,7 +165,11 @@ class Number:
         if self.kind == "bytes" and _near(ratio, Fraction(8), THREE_DIGITS):
             return "that looks like bits: there are 8 to a byte"
         if _near(ratio, Fraction(1), Fraction(3, 100)):
-            return "close: keep more digits on the way"
+            return (
+                "close: keep more digits on the way"
+                if self.tolerance
+                else "close, but an exact count is asked for: nothing in it needs rounding"
+            )
         return self.nudge
 
 
@@ -303,92 +315,3 @@ class Order:
                     at = {"N": n, "d": d, "S": on_chip}
                     ratios.append(evaluate(node, at) / evaluate(other, at))
         return all(0 < ratio < math.inf for ratio in ratios) and max(ratios) <= SPREAD * min(ratios)
-
-
-# --- choices ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One of several options, by its letter or its words.
-
-    Attributes:
-        options: as shown, in order; letters a, b, c ... where `lettered`, else the options are short words.
-        right: places of the right ones: all of them, and no other, are to be named.
-        hints: place -> what to say to whoever chose it.
-        many: whether the sheet says that several may be right.
-    """
-
-    options: tuple[str, ...]
-    right: frozenset[int]
-    hints: Mapping[int, str] | None = None
-    nudge: str = "Try each option on the smallest case you can think of."
-    lettered: bool = True
-    many: bool = False
-
-    @property
-    def label(self) -> str:
-        if not self.lettered:
-            return " or ".join(self.options)
-        last = chr(ord("a") + len(self.options) - 1)
-        many = "every letter that applies" if self.many else "one letter"
-        return f"{many}, a to {last}"
-
-    @property
-    def answer(self) -> str:
-        return ", ".join(self._name(at) for at in sorted(self.right))
-
-    def _name(self, at: int) -> str:
-        return chr(ord("a") + at) if self.lettered else self.options[at]
-
-    def grade(self, text: str) -> Grade:
-        text = clean(text)
-        if not text:
-            return Grade("unanswered")
-        chosen = self._chosen(text)
-        if chosen is None:
-            return Grade("wrong", f"cannot be read: {self.label} would do", readable=False)
-        if chosen == self.right:
-            return Grade("right")
-        for at in sorted(chosen - self.right):
-            if self.hints and at in self.hints:
-                return Grade("wrong", self.hints[at])
-        if chosen < self.right:
-            return Grade("wrong", "right as far as it goes: there is more")
-        if chosen > self.right:
-            return Grade("wrong", "not all of these")
-        return Grade("wrong", self.nudge)
-
-    def _chosen(self, text: str) -> frozenset[int] | None:
-        folded = _folded(text)
-        for at, option in enumerate(self.options):
-            if folded == _folded(option) or (
-                self.lettered and folded == _folded(f"{self._name(at)} {option}")
-            ):
-                return frozenset({at})
-        if not self.lettered:
-            return None
-        names = [name for name in re.split(r"[\s,;&()./:]+|\band\b", text.lower()) if name]
-        places = [ord(name) - ord("a") for name in names if len(name) == 1]
-        if len(places) != len(names) or not all(0 <= at < len(self.options) for at in places):
-            return None
-        return frozenset(places) or None
-
-
-def _folded(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()
-
-
-def choice(
-    options: Sequence[tuple[str, str]], right: int | Sequence[int], order: Sequence[int], nudge: str = ""
-) -> Choice:
-    """A choice whose (option, hint) are shown in another order. `right` counts in the order given here: one,
-    or a list where several may be right."""
-    chosen = {right} if isinstance(right, int) else set(right)
-    return Choice(
-        tuple(options[at][0] for at in order),
-        frozenset(place for place, at in enumerate(order) if at in chosen),
-        {place: options[at][1] for place, at in enumerate(order) if options[at][1]},
-        nudge or "Try each option on the smallest case you can think of.",
-        many=not isinstance(right, int),
-    )

@@ -44,6 +44,7 @@ _NEWER: Final = ("", "k+1", "kplus1", "n+1", "i+1", "j+1", "t+1", "new", "next",
 _WORDS: Final = ("and", "or", "not")
 _RELATIONS: Final = ("<", "<=", ">", ">=", "==", "!=", "=")
 #: Functions that may stand without brackets: `ln 2`.
+_TELLING: Final = "a case is written where(condition, a, b): a where the condition holds, else b"
 _BARE: Final = ("log", "log2", "exp", "sqrt")
 
 
@@ -252,6 +253,8 @@ class _Parser:
             return Node("inf")
         if token.text == "e":
             return Node("name", name="e")
+        if token.text.lower() in ("then", "else", "when", "otherwise"):
+            raise self.error(_TELLING, token)
         known = ", ".join(dict.fromkeys(self.variables.values()))
         what = f"{known} and functions like exp, log, max would do" if known else "a number would do"
         raise self.error(f"{token.text[:20]!r} is unknown here: {what}", token)
@@ -260,6 +263,8 @@ class _Parser:
         opening = self.here
         if not self.take("("):
             if function not in _BARE or self.here.kind not in ("number", "name"):
+                if function == "where":
+                    raise self.error(_TELLING, token)
                 raise self.error(f"{token.text} needs brackets: {token.text}(...)", token)
             self.deeper()
             if self.here.text == "e" and "e" not in self.variables:
@@ -273,6 +278,8 @@ class _Parser:
         self.close(opening)
         least, most = FUNCTIONS[function]
         if not least <= len(parts) <= most:
+            if function == "where" and len(parts) == 1:
+                raise self.error(_TELLING, token)
             takes = str(least) if least == most else f"{least} to {most}"
             raise self.error(f"{token.text} takes {takes} arguments, not {len(parts)}", token)
         if function == "where" and not is_logic(parts[0]):

@@ -14,6 +14,8 @@ from .part_update import OLD, TURNED, UNSAFE
 from .part_update import SPELLINGS as UPDATE
 from .questions import Ask, Draw, Part, Question, figure, size_of
 
+#: Absolute error let pass in a log-probability: two decimals, far below any ln(s) drawn.
+_LOG_ERROR: Final = Fraction(1, 200)
 _PAIR: Final = {"M": "max(m, x)"}
 OUTPUT: Final = Law("O*exp(m - M) + exp(x - M)*v", heights=("m", "x"), values=("O", "v"), defined=_PAIR)
 READ: Final = Law("O/s", sums=("s",), values=("O",))
@@ -108,6 +110,7 @@ def _matrix(draw: Draw, shape: Attention) -> Question:
                         (Fraction(scores.size, _ITEMSIZE), "those are elements: how many bytes has one?"),
                         (Fraction(scores.size * 2), f"an element has {_ITEMSIZE} bytes"),
                     ),
+                    "One element for each query and key, in every head, times the bytes of an element.",
                 ),
             ),
             Ask(
@@ -119,6 +122,7 @@ def _matrix(draw: Draw, shape: Attention) -> Question:
                         (Fraction(traffic, 2), "two matrices, each of them written and read"),
                         (Fraction(traffic * 3, 4), "the weights are written and read as well"),
                     ),
+                    "The bytes of one matrix, times how often one is written or read.",
                 ),
             ),
             Ask("6.1c", "It can be avoided, because", why),
@@ -277,7 +281,7 @@ def bonus(seed: int) -> Part:
                         Number(
                             true,
                             f"{float(true):.6f}",
-                            tolerance=Fraction(1, 2000),
+                            tolerance=_LOG_ERROR / abs(true),
                             traps=(
                                 (Fraction(-gap), "and the normaliser?"),
                                 (true + 2 * (-gap - true), "minus log(s), not plus"),

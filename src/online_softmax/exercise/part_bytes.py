@@ -8,7 +8,8 @@ from typing import Final
 
 from ..traffic import cache, model
 from ..traffic.units import rate_text
-from .fields import Choice, Field
+from .choices import Choice
+from .fields import Field
 from .questions import Ask, Draw, Grid, Part, Question, Traps, count_of, figure, size_of, time_of
 
 ITEMSIZES: Final = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1}
@@ -18,6 +19,13 @@ NAMES: Final = {
     "three_pass": "three passes",
     "online": "online, two passes",
     "cached": "row kept on chip",
+}
+#: Algorithm of the model -> what to think of where its reads were miscounted.
+_READS: Final = {
+    "naive": "No term can be divided before the sum is complete: what does that ask of the row?",
+    "three_pass": "The maximum, the sum, the quotients: which of them has to look at the row?",
+    "online": "The maximum and the sum are found together. Is the row still at hand when they are known?",
+    "cached": "After the first pass the row lies on chip: what is left to fetch from memory?",
 }
 _REGIMES: Final = ("tensor in cache", "rows in cache", "rows past cache")
 _DECIDES: Final = (
@@ -135,11 +143,19 @@ def _sizes(size: Setup) -> Question:
         "How large",
         "",
         (
-            Ask("5.1a", "One row:", size_of(row, others)),
+            Ask(
+                "5.1a",
+                "One row:",
+                size_of(row, others, "The elements of one row, times the bytes of an element."),
+            ),
             Ask(
                 "5.1b",
                 "The whole tensor:",
-                size_of(tensor, tuple((value * size.rows, hint) for value, hint in others)),
+                size_of(
+                    tensor,
+                    tuple((value * size.rows, hint) for value, hint in others),
+                    "The rows, times the bytes of one row.",
+                ),
             ),
         ),
     )
@@ -157,10 +173,16 @@ def _traffic(size: Setup) -> Question:
         tensor = moved["x"].size
         cells.append(
             (
-                count_of(reads, ((Fraction(reads + writes), "the write is no read: it has its own column"),)),
+                count_of(
+                    reads,
+                    ((Fraction(reads + writes), "the write is no read: it has its own column"),),
+                    _READS[name],
+                ),
                 count_of(writes, nudge="How often is the result written?"),
                 count_of(
-                    reads + writes, ((Fraction(reads), "the write of the result goes over it once more"),)
+                    reads + writes,
+                    ((Fraction(reads), "the write of the result goes over it once more"),),
+                    "Reads and writes together.",
                 ),
                 size_of(
                     moved.total,
@@ -172,6 +194,7 @@ def _traffic(size: Setup) -> Question:
                             "that is one row: there are R of them",
                         ),
                     ),
+                    "The bytes of the tensor, times how often it is traversed.",
                 ),
             )
         )
@@ -234,7 +257,11 @@ def _roofline(draw: Draw, size: Setup) -> Question:
             Ask(
                 "5.4a",
                 "FLOP an element:",
-                count_of(size.flops, ((Fraction(size.per_exp), "and the plain ones?"),)),
+                count_of(
+                    size.flops,
+                    ((Fraction(size.per_exp), "and the plain ones?"),),
+                    "One exponential as counted above, and the plain operations.",
+                ),
             ),
             Ask(
                 "5.4b",
@@ -325,7 +352,11 @@ def _caches(draw: Draw, size: Setup) -> Question:
             Ask(
                 "5.5d",
                 f"Now C = {size.short} (R as before). The whole tensor:",
-                size_of(short["x"].size, ((Fraction(size.short * size.itemsize), "that is one row"),)),
+                size_of(
+                    short["x"].size,
+                    ((Fraction(size.short * size.itemsize), "that is one row"),),
+                    "The rows, times the bytes of one short row.",
+                ),
             ),
             Ask(
                 "5.5e",

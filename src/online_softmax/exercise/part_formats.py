@@ -7,7 +7,8 @@ from fractions import Fraction
 from typing import Final
 
 from ..numerics.formats import FORMATS, Format, exp_is_above, log
-from .fields import EXACT, Choice, Field, Number
+from .choices import Choice
+from .fields import EXACT, Field, Number
 from .part_shift import THRESHOLD
 from .questions import Ask, Draw, Grid, Part, Question, Traps, exponent_bits, figure
 
@@ -21,6 +22,7 @@ _COLUMNS: Final = (
     "ones stall at",
 )
 _PAST: Final = "the logarithm of the power of 2 past the range: the largest value lies below"
+_NO_NUMBER: Final = "the code with all bits set is not a number in this format: one step lower"
 _TWO: Final = Fraction(log(Fraction(2)))
 _TEN: Final = Fraction(log(Fraction(10)))
 _SCALED: Final = (
@@ -79,12 +81,10 @@ def _row(fmt: Format, score: int) -> tuple[Field, ...]:
         (
             (past, "that power of 2 is the first number past the range: the largest lies just below"),
             (
-                past - Fraction(2) ** (fmt.emax - fmt.precision + 1) if fmt.finite_only else past * 2,
-                "the code with all bits set is not a number in this format"
-                if fmt.finite_only
-                else "the exponent is one lower",
+                _all_ones(fmt) if fmt.finite_only else past * 2,
+                _NO_NUMBER if fmt.finite_only else "the exponent is one lower",
             ),
-            (past / 2, "all mantissa bits may be set: almost twice that"),
+            *_short_of(fmt, past),
             (Fraction(2) ** (2 * fmt.emax + 1), "half of the exponents are negative"),
         ),
         nudge="(2 - 2^-(stored bits)) times the largest power of 2; what is the largest exponent?",
@@ -95,7 +95,8 @@ def _row(fmt: Format, score: int) -> tuple[Field, ...]:
             (limit / _TWO, "that is the exponent of 2: exp has base e"),
             (limit / _TEN, "that is the exponent of 10: exp has base e"),
             (Fraction(fmt.emax), "that is the exponent of 2: exp has base e"),
-            (Fraction(log(past / 2)), "all mantissa bits of the largest value are set"),
+            *((Fraction(log(value)), hint) for value, hint in _short_of(fmt, past)),
+            *(((Fraction(log(_all_ones(fmt))), _NO_NUMBER),) if fmt.finite_only else ()),
             (fmt.largest, "that is the value: its natural logarithm is asked for"),
             *(() if _nearly_past(fmt) else ((Fraction(log(past)), _PAST),)),
         ),
@@ -107,7 +108,8 @@ def _row(fmt: Format, score: int) -> tuple[Field, ...]:
             ),
             *_nearly_past(fmt),
         ),
-        nudge="The natural logarithm of the column to the left.",
+        nudge="The natural logarithm of the largest finite value: is the column to the left right?",
+        bound="<",
     )
     above = exp_is_above(Fraction(score), fmt.overflow_bound)
     word = Choice(
@@ -117,6 +119,21 @@ def _row(fmt: Format, score: int) -> tuple[Field, ...]:
         lettered=False,
     )
     return largest, exp, _stored(fmt), word, _stall(fmt)
+
+
+def _all_ones(fmt: Format) -> Fraction:
+    """What the code of all mantissa bits set under the top exponent would stand for."""
+    return Fraction(2) ** (fmt.emax + 1) - Fraction(2) ** (fmt.emax - fmt.precision + 1)
+
+
+def _short_of(fmt: Format, past: Fraction) -> Traps:
+    """Too small a largest value: no mantissa bits, or the top exponent left out where it is usable."""
+    if not fmt.finite_only:
+        return ((past / 2, "all mantissa bits may be set: almost twice that"),)
+    return (
+        (past / 2, "all but the last mantissa bit may be set under that exponent"),
+        (_all_ones(fmt) / 2, "the top exponent is usable here: it holds numbers, all but one code"),
+    )
 
 
 def _stored(fmt: Format) -> Number:
@@ -264,15 +281,14 @@ def _storing(draw: Draw) -> Question:
                     (
                         (fmt.smallest_normal, "below the normal numbers there are subnormal ones"),
                         (fmt.unit_roundoff, "that is the relative error of one rounding"),
-                    ),
-                    also=(
                         (
                             bound * 2,
-                            "that is the smallest subnormal number; rounding keeps what is more than half "
-                            "of it",
+                            "that is the smallest subnormal number: what is more than half of it is rounded "
+                            "up to it, not to 0",
                         ),
                     ),
                     nudge="Half the smallest subnormal number.",
+                    bound="<",
                 ),
             ),
             Ask(
@@ -288,6 +304,7 @@ def _storing(draw: Draw) -> Question:
                     ),
                     tolerance=EXACT,
                     nudge="The unit roundoff divided by 4.4a.",
+                    bound="<",
                 ),
             ),
             Ask("4.4c", "What breaks first as C grows:", first),

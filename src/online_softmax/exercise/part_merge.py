@@ -10,8 +10,9 @@ from typing import Final
 import numpy as np
 
 from .. import state
+from .choices import Choice
 from .equivalence import Law
-from .fields import Choice, Formula, Number
+from .fields import Formula, Number
 from .part_update import RESCALED, TURNED, UNSAFE
 from .questions import Ask, Draw, Part, Question, count_of, figure
 
@@ -19,6 +20,8 @@ _SIDES: Final = (("m_a", "s_a"), ("m_b", "s_b"))
 _JOINT: Final = {"M": "max(m_a, m_b)"}
 FIRST: Final = Law("x", heights=("x",), sides=(("x", ""),))
 EXPONENT: Final = Law("x_i - M", heights=("x_i", "m", "M"))
+#: The same, written with its exp.
+TERM: Final = Law("exp(x_i - M)", heights=("x_i", "m", "M"))
 JOINT: Final = Law("max(m_a, m_b)", heights=("m_a", "m_b"), sides=(("m_a", ""), ("m_b", "")))
 #: The merge of `state.py` without and with its guard; `tests/exercise` holds these to it.
 MERGE: Final = Law(
@@ -97,7 +100,7 @@ def _induction(draw: Draw) -> Question:
             Ask(
                 "3.1c",
                 "Step: let s = Σ exp(x_i - m) by assumption. The factor of 2.2c goes inside the sum, and "
-                "every term becomes exp of (in x_i, m, M):",
+                "every term becomes exp of which exponent (in x_i, m, M)?",
                 Formula(
                     EXPONENT,
                     "",
@@ -105,8 +108,8 @@ def _induction(draw: Draw) -> Question:
                     (
                         ("x_i - m", "the factor has moved it"),
                         ("x_i - m + M", TURNED),
-                        ("exp(x_i - M)", "the exponent alone is asked for"),
                     ),
+                    also=(TERM,),
                     nudge="Add the two exponents.",
                 ),
             ),

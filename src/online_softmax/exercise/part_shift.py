@@ -6,8 +6,9 @@ from fractions import Fraction
 from typing import Final
 
 from ..numerics.formats import FORMATS, Format, log
+from .choices import Choice
 from .equivalence import Law
-from .fields import Choice, Formula
+from .fields import Formula
 from .questions import Ask, Draw, Part, Question, Traps, count_of, figure
 
 FACTOR: Final = Law("exp(c)", heights=("c",), safe=False)
@@ -94,6 +95,7 @@ def _normaliser(draw: Draw, columns: int) -> Question:
                     1,
                     ((Fraction(0), "One of the terms is always the same: which, and how large is it?"),),
                     "One of the terms is always the same: which?",
+                    ">",
                 ),
             ),
             Ask(
@@ -108,6 +110,7 @@ def _normaliser(draw: Draw, columns: int) -> Question:
                         ),
                     ),
                     "How large can one term be, and how many are there?",
+                    "<",
                 ),
             ),
             Ask("1.3c", "So s cannot overflow, because", overflow),
@@ -145,10 +148,13 @@ def _vanishing(draw: Draw) -> Question:
                 "kept:",
                 figure(
                     gradual,
-                    _threshold_traps(fmt, gradual=True),
+                    (
+                        *_threshold_traps(fmt, gradual=True),
+                        (Fraction(log(fmt.smallest_subnormal or fmt.smallest_normal)), _SMALLEST),
+                    ),
                     tolerance=THRESHOLD,
                     nudge="The natural logarithm of half the smallest subnormal number.",
-                    also=((Fraction(log(fmt.smallest_subnormal or fmt.smallest_normal)), _SMALLEST),),
+                    bound="<",
                 ),
             ),
             Ask(
@@ -159,6 +165,7 @@ def _vanishing(draw: Draw) -> Question:
                     _threshold_traps(fmt, gradual=False),
                     tolerance=THRESHOLD,
                     nudge="The natural logarithm of the smallest normal number.",
+                    bound="<",
                 ),
             ),
             Ask(
@@ -171,7 +178,7 @@ def _vanishing(draw: Draw) -> Question:
     )
 
 
-_SMALLEST: Final = "the smallest subnormal itself is meant; rounding keeps exponentials down to half of it"
+_SMALLEST: Final = "that is the smallest subnormal itself: what is more than half of it is rounded up to it"
 
 
 def _harm(draw: Draw) -> Choice:

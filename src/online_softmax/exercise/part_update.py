@@ -268,7 +268,7 @@ def _frequency(draw: Draw) -> Question:
 
 
 def _by_hand(draw: Draw) -> Question:
-    two = float(np.log(2))
+    two, two_exact = float(np.log(2)), Fraction(log(Fraction(2)))
     heights = [draw.one(range(-1, 3))]
     for step in (draw.one((-3, -2, -1)), draw.one((2, 3)), 0, draw.one((-2, -1)), draw.one((2, 3, 4))):
         heights.append(max(heights) + step if step else draw.one(range(max(heights) - 3, max(heights))))
@@ -281,7 +281,14 @@ def _by_hand(draw: Draw) -> Question:
         rows.append(f"x_{at} = {height} ln 2")
         cells.append(
             (
-                count_of(round(m), ((Fraction(height), "and the scores before it?"),), "The largest so far."),
+                count_of(
+                    round(m),
+                    (
+                        (Fraction(height), "and the scores before it?"),
+                        (round(m) * two_exact, "divided by ln 2: the whole number alone"),
+                    ),
+                    "The largest so far: of k ln 2 the whole number k alone.",
+                ),
                 figure(
                     Fraction(round(s * 2**20), 2**20),
                     ((Fraction(round(unscaled * 2**20), 2**20), RESCALED),),

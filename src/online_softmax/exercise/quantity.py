@@ -18,11 +18,13 @@ from .formula import parse
 from .tokens import MAX_LENGTH, FormulaError
 
 Kind = Literal["bytes", "seconds", "flop/byte", "times", "percent", "number"]
+Bound = Literal["", ">", "<"]
 
 #: Words that may follow any plain number; what they count is said by the question.
 _COUNTED: Final = (
     "row", "rows", "column", "columns", "element", "elements", "entry", "entries", "bit", "bits", "step",
     "steps", "level", "levels", "read", "reads", "write", "writes", "key", "keys", "rescales", "maxima",
+    "flop", "flops", "flop/element", "flops/element", "x", "×", "times", "fold",
 )  # fmt: skip
 _BYTES: Final = {f"{prefix}b": Decimal(scale) for prefix, scale in PREFIXES.items()} | {
     word: Decimal(1) for word in ("byte", "bytes")
@@ -45,7 +47,11 @@ UNITS: Final[Mapping[Kind, Mapping[str, Decimal]]] = MappingProxyType(
         "number": dict.fromkeys(_COUNTED, Decimal(1)),
     }
 )
-_KIND_OF: Final = {unit: kind for kind, units in UNITS.items() for unit in units}
+_KNOWN: Final = frozenset(unit for units in UNITS.values() for unit in units)
+#: Asked for a lower or an upper bound, these words may stand before it.
+_BEFORE: Final[Mapping[Bound, str]] = MappingProxyType(
+    {">": ">=|=>|≥|>|at least", "<": "<=|=<|≤|<|at most|below|up to"}
+)
 _UNIT: Final = re.compile(r"(?<![A-Za-zµμ_])([A-Za-zµμ]+(?:/[A-Za-z]+)?|%|×)\s*$")
 _GROUPS: Final = re.compile(r"(?<![\d.,])\d{1,3}(?:([,'’_ \u00a0\u2009\u202f])\d{3})(?:\1\d{3})*(?![\d,'’_])")
 
@@ -65,8 +71,10 @@ class Quantity:
     grouped: bool = False
 
 
-def quantity(text: str, kind: Kind) -> Quantity:
+def quantity(text: str, kind: Kind, bound: Bound = "") -> Quantity:
     """The number in `text`, with a unit of `kind` or none; after a last = or ≈ where there is one.
+
+    With a `bound`, its sign and a letter may stand before it: `s >= 1`.
 
     FormulaError for text that is no number, a unit of another kind, or a time without a unit.
     """
@@ -74,9 +82,11 @@ def quantity(text: str, kind: Kind) -> Quantity:
         raise FormulaError(
             f"{len(text)} characters are too long for a number: {MAX_LENGTH} would do", text[:40]
         )
+    if bound:
+        text = re.sub(rf"^\s*(?:[A-Za-z]\w*\s*)??(?:{_BEFORE[bound]})", "", text)
     written = re.split(r"(?<![<>!=])=|[≈~≃]|\babout\b", text)[-1].strip().removesuffix(".").strip()
     number, unit = _split(written)
-    if unit and _KIND_OF[unit.lower()] != kind:
+    if unit and unit.lower() not in UNITS[kind]:
         raise FormulaError(f"{unit} is no unit of what is asked: {_wanted(kind)}", text)
     if not unit and kind == "seconds":
         raise FormulaError(f"a time needs its unit: {_wanted(kind)}", text)
@@ -93,7 +103,7 @@ def quantity(text: str, kind: Kind) -> Quantity:
 def _split(text: str) -> tuple[str, str]:
     """The number and its unit, "" where the last word is no unit."""
     match = _UNIT.search(text)
-    if match is None or match[1].lower() not in _KIND_OF or match.start() == 0:
+    if match is None or match[1].lower() not in _KNOWN or match.start() == 0:
         return text, ""
     return text[: match.start()].rstrip(), match[1]
 

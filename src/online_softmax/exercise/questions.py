@@ -9,8 +9,9 @@ from decimal import Decimal
 from fractions import Fraction
 
 from ..numerics.formats import Format
-from .fields import EXACT, THREE_DIGITS, Choice, Field, Number, choice
-from .quantity import Kind
+from .choices import Choice, choice
+from .fields import EXACT, THREE_DIGITS, Field, Number
+from .quantity import Bound, Kind
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,16 @@ def exponent_bits(fmt: Format) -> int:
 Traps = tuple[tuple[Fraction, str], ...]
 
 
-def count_of(value: int, traps: Traps = (), nudge: str = "Count once more, slowly.") -> Number:
+def count_of(
+    value: int,
+    traps: Traps = (),
+    nudge: str = "Write every single one down, then count them.",
+    bound: Bound = "",
+) -> Number:
     """A whole number, exactly."""
-    return Number(Fraction(value), str(value), tolerance=EXACT, traps=_apart(value, traps), nudge=nudge)
+    return Number(
+        Fraction(value), str(value), tolerance=EXACT, traps=_apart(value, traps), nudge=nudge, bound=bound
+    )
 
 
 def size_of(value: int, traps: Traps = (), nudge: str = "") -> Number:
@@ -116,7 +124,7 @@ def size_of(value: int, traps: Traps = (), nudge: str = "") -> Number:
         f"{value} B",
         "bytes",
         traps=_apart(value, traps),
-        nudge=nudge or "Elements times bytes an element, times how often they are moved.",
+        nudge=nudge or "Elements times bytes an element.",
     )
 
 
@@ -139,10 +147,11 @@ def figure(
     tolerance: Fraction = THREE_DIGITS,
     also: Traps = (),
     nudge: str = "Write down what is counted, then put the numbers in.",
+    bound: Bound = "",
 ) -> Number:
     """A number worked out to a few digits."""
     exact = Fraction(value)
-    return Number(exact, number_text(exact), kind, tolerance, _apart(exact, traps), also, nudge)
+    return Number(exact, number_text(exact), kind, tolerance, _apart(exact, traps), also, nudge, bound)
 
 
 def number_text(value: Fraction) -> str:

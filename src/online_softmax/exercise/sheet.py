@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from .catalogue import LARGEST_SEED, VERSION, fields, parts
-from .fields import Choice, clean, unescaped
+from .choices import Choice
+from .fields import clean, unescaped
 from .questions import Ask, Grid, Question, cell_key
 
 BLANK: Final = "____"
