@@ -17,7 +17,13 @@ from .questions import Ask, Draw, Part, Question, figure, size_of
 #: Absolute error let pass in a log-probability: two decimals, far below any ln(s) drawn.
 _LOG_ERROR: Final = Fraction(1, 200)
 _PAIR: Final = {"M": "max(m, x)"}
-OUTPUT: Final = Law("O*exp(m - M) + exp(x - M)*v", heights=("m", "x"), values=("O", "v"), defined=_PAIR)
+OUTPUT: Final = Law(
+    "O*exp(m - M) + exp(x - M)*v",
+    heights=("m", "x"),
+    values=("O", "v"),
+    sides=(("m", "O"), ("x", "")),
+    defined=_PAIR,
+)
 READ: Final = Law("O/s", sums=("s",), values=("O",))
 LOG_SOFTMAX: Final = Law("x - m - log(s)", heights=("x", "m"), sums=("s",))
 FLASH: Final = "N^2*d^2/S"
