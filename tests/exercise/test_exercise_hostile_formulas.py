@@ -19,7 +19,10 @@ PUSH = "s*exp(m - M) + exp(x - M)"
 MERGE = "s_a*exp(m_a - M) + s_b*exp(m_b - M)"
 THREE = "s_a*exp(m_a - M) + s_b*exp(m_b - M) + s_c*exp(m_c - M)"
 WRONG = {
-    "6.2a": ("where(isinf(m), 7, O*exp(m - M) + exp(x - M)*v)", "where(x==-inf, 7, O*exp(m - M) + exp(x - M)*v)"),
+    "6.2a": [
+        "where(isinf(m), 7, O*exp(m - M) + exp(x - M)*v)",
+        "where(x==-inf, 7, O*exp(m - M) + exp(x - M)*v)",
+    ],
     "2.1": ["where(isinf(m), 7, max(m, x))", "where(x == -inf, 0, max(m, x))", "max(m, x, -1e50)"],
     "2.2a": [
         "where(m == -inf, 0, exp(x - M))",
