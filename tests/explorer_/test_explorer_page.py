@@ -60,7 +60,10 @@ def test_every_step_shows_the_librarys_state(explorer: Any, name: str) -> None:
 
 def test_the_buttons_and_the_slider_step(explorer: Any) -> None:
     page = explorer(f"row={WORDS}&step=3")
-    press = lambda name: page.locator("#stream-steps").get_by_role("button", name=name).click()  # noqa: E731
+
+    def press(name: str) -> None:
+        page.locator("#stream-steps").get_by_role("button", name=name).click()
+
     place = page.locator("#stream-steps .place")
     for name, at in (("Back", 2), ("First", 0), ("Back", 0), ("End", 8), ("Next", 8), ("Back", 7)):
         press(name)
